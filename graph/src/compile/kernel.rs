@@ -49,7 +49,8 @@ pub struct LaunchShape {
     pub shared_bytes: u32,
 }
 
-/// The widest load or store of a kernel whose effect was declared or is in the table, and of processors before compute capability 10, in bytes.
+/// The widest load or store of a kernel whose effect was declared or is in the table, and the widest that there is before compute
+/// capability 10, in bytes.
 pub(super) const WORD_ALIGNMENT: usize = 16;
 
 /// A parameter word that is an address.

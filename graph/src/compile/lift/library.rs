@@ -29,7 +29,7 @@ pub(super) fn names_a_product(name: &str) -> bool {
 }
 
 /// What another address may differ by a multiple of, in bytes. The library chose the kernel for the addresses that it was given, which are
-/// those of an arena; but no instruction before compute capability 10 moves more than 16 bytes a thread, and descriptions of tensors (TMA)
+/// multiples of 256; but no instruction before compute capability 10 moves more than 16 bytes a thread, and descriptions of tensors (TMA)
 /// ask for no more, so that a kernel whose name says it was written for one of those needs no more either.
 pub(super) fn alignment(name: &str) -> usize {
     let capability = ["nvjet_sm", "cutlass_", "sm"].into_iter().find_map(|mark| {
