@@ -13,7 +13,7 @@ fn is_in_place() -> bool {
         let x = Var::new(&[[1.0_f32, 2.0]], &Device::Cpu)?;
         Ok(candle_nn::ops::softmax_last_dim(&x)?.sum_all()?.backward()?.get(&x).is_some())
     };
-    *FOUND.get_or_init(|| has_gradient().unwrap_or(false))
+    *FOUND.get_or_init(|| has_gradient().expect("candle computes a softmax of two numbers"))
 }
 
 /// A result says which candle it is of, and its command which program: that of `candle/esper` where candle is in place.
@@ -42,7 +42,8 @@ mod tests {
     }
 
     #[test]
-    fn this_is_the_published_candle() {
-        assert!(!is_in_place());
+    fn a_result_of_the_published_candle_stays_as_it_is() {
+        let result = BenchResult::new("tiny", "", &leyline::clock::SystemClock::new());
+        assert_eq!(named(result.clone()), result);
     }
 }
