@@ -2,7 +2,9 @@
 
 use std::sync::OnceLock;
 
-use candle_core::{Device, Result, Var};
+use candle_core::{DType, Device, Result, Var};
+use esper_graph::Precision;
+use esper_graph::precision::{WorkingCopy, with_copies};
 
 use crate::result::BenchResult;
 
@@ -14,6 +16,14 @@ fn is_in_place() -> bool {
         Ok(candle_nn::ops::softmax_last_dim(&x)?.sum_all()?.backward()?.get(&x).is_some())
     };
     *FOUND.get_or_init(|| has_gradient().expect("candle computes a softmax of two numbers"))
+}
+
+/// Whether candle asks for copies of weights where a model rounds them: where `candle/esper` has it do so.
+pub(crate) fn asks_for_copies() -> Result<bool> {
+    let weight = Var::zeros(1, DType::F32, &Device::Cpu)?;
+    let copies = vec![WorkingCopy::new(&weight, &weight.detach().to_dtype(DType::BF16)?)?];
+    let (rounded, num_asked) = with_copies(Precision::F32, copies, || weight.to_dtype(DType::BF16));
+    rounded.map(|_| num_asked > 0)
 }
 
 /// A result says which candle it is of, and its command which program: that of `candle/esper` where candle is in place.
@@ -39,6 +49,11 @@ mod tests {
             of_candle("cargo run --release -p esper --features cuda -- bench cold-start --out DIR"),
             "cargo run --release --manifest-path candle/Cargo.toml -p esper-with-candle --features cuda -- bench cold-start --out DIR"
         );
+    }
+
+    #[test]
+    fn the_published_candle_rounds_weights_itself() {
+        assert!(!asks_for_copies().unwrap());
     }
 
     #[test]

@@ -53,15 +53,15 @@ const ARMS: &str = "                match op {
                         grads.add(arg, &input)?;
                         grads.add(kernel, &weight)?;
                     }
-                    Op::Matmul(lhs, rhs)
-                        if [lhs, rhs].into_iter().any(|of| crate::backward::transposed::untransposed(of).is_some()) =>
-                    {
+                    Op::Matmul(lhs, rhs) if crate::backward::transposed::is_replaced(lhs, rhs) => {
                         for (of, found) in crate::backward::transposed::gradients(lhs, rhs, &grad)? {
                             grads.add(of, &found)?;
                         }
-                        // Operands that nothing flows back to: it went by them.
-                        grads.or_insert(lhs)?;
-                        grads.or_insert(rhs)?;
+                        // What nothing flows back to: it went by.
+                        for operand in [lhs, rhs] {
+                            grads.or_insert(operand)?;
+                            grads.or_insert(crate::backward::transposed::stored(operand))?;
+                        }
                     }
                     Op::Scatter(init, indexes, src, dim) => {
                         // What was written over has no part in the result.
@@ -152,6 +152,29 @@ impl Tensor {
         });
 ",
         replace: "        let op = crate::backward::upsample::by_scale(self, scale_h, scale_w, align_corners);
+",
+    },
+    // What another package computes.
+    Edit {
+        file: "tensor.rs",
+        find: "        let storage = self.storage().matmul(
+",
+        replace: "        if let Some(found) = crate::provided::product(self, rhs, self.dtype())? {
+            return Ok(found.recorded(BackpropOp::new2(self, rhs, Op::Matmul)));
+        }
+        let storage = self.storage().matmul(
+",
+    },
+    Edit {
+        file: "tensor.rs",
+        find: "            let storage = self.storage().to_dtype(self.layout(), dtype)?;
+            let op = BackpropOp::new1(self, Op::ToDType);
+",
+        replace: "            if let Some(found) = crate::provided::rounded(self, dtype)? {
+                return Ok(found.recorded(BackpropOp::new1(self, Op::ToDType)));
+            }
+            let storage = self.storage().to_dtype(self.layout(), dtype)?;
+            let op = BackpropOp::new1(self, Op::ToDType);
 ",
     },
     // Shapes of strided operands are copied to a GPU once, and its kernels looked up once, not for each launch.

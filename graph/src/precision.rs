@@ -212,6 +212,38 @@ pub fn rounded_once(weight: &Tensor, dtype: DType, round: impl FnOnce(&Tensor) -
     Ok(rounded)
 }
 
+/// A weight of `f32` in half precision for who rounds it by himself, as a model of plain operations does: its [`working_copy`], else
+/// candle's, once in a scope. None outside of scopes and of other types.
+///
+/// # Errors
+/// When the device fails.
+/// # Sync
+/// none
+///
+/// # Examples
+/// ```
+/// use candle_core::{DType, Device, Var};
+/// use esper_graph::Precision;
+/// use esper_graph::precision::{rounded, with_precision};
+///
+/// let weight = Var::new(&[1.0_f32 / 3.0], &Device::Cpu)?;
+/// let (found, num_products) = with_precision(Precision::F32, || rounded(&weight, DType::BF16));
+/// assert_eq!(found?.unwrap().to_dtype(DType::F32)?.to_vec1::<f32>()?, [0.333_984_38]);
+/// assert_eq!(num_products, 1);
+/// assert!(rounded(&weight, DType::BF16)?.is_none());
+/// # Ok::<(), candle_core::Error>(())
+/// ```
+pub fn rounded(weight: &Tensor, dtype: DType) -> Result<Option<Tensor>> {
+    let is_known = weight.dtype() == DType::F32 && matches!(dtype, DType::BF16 | DType::F16);
+    if !is_known || SCOPE.with(|place| place.borrow().is_none()) {
+        return Ok(None);
+    }
+    if let Some(copy) = working_copy(weight, dtype) {
+        return Ok(Some(copy));
+    }
+    rounded_once(weight, dtype, |weight| weight.detach().to_dtype(dtype)?.contiguous()).map(Some)
+}
+
 #[cfg(test)]
 mod tests {
     use candle_core::{Device, Var};

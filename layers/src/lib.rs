@@ -23,6 +23,7 @@ pub mod embedding;
 #[cfg(test)]
 mod testing;
 pub mod linear;
+mod product;
 mod relu;
 mod recompute;
 pub mod check;
@@ -33,5 +34,6 @@ pub use decoding::{KvCache, Position};
 pub use embedding::embedding;
 pub use linear::{Activation, LinearOptions, Precision, WeightOrder, linear};
 pub use norm::{add_layer_norm, layer_norm, layer_norm_to};
+pub use product::product;
 pub use recompute::recompute;
 pub use relu::relu;

@@ -13,8 +13,9 @@ use tolaria::host_read::{HostReads, read_vec};
 use tolaria::optim::{Optimizer, UpdatePlan};
 
 use super::open::{Gpu, refused, replay};
+use crate::candle_in_place;
 use crate::error::Error;
-use crate::models::Workload;
+use crate::models::{self, Workload};
 
 /// Steps that are timed together: of `ref` its epoch.
 pub(crate) fn unit_of(name: &str) -> usize {
@@ -64,7 +65,10 @@ impl OptimizerStep {
     /// The same, whose updates write copies of the weights where its products round them: as the trainer's do where they are replayed.
     pub(crate) fn copying(mut self) -> Result<Self, Error> {
         let (model, rate) = (&self.work.model, self.work.learning_rate);
-        self.optimizer = new_optimizer(&self.work).copying(self.work.variant.rounds_weights());
+        let variant = self.work.variant;
+        let is_rounded = variant.precision == models::Precision::Bf16;
+        let is_asked = is_rounded && (variant.rounds_weights() || candle_in_place::asks_for_copies()?);
+        self.optimizer = new_optimizer(&self.work).copying(is_asked);
         self.optimizer.prepare(model.parameters(), model.layout(), rate)?;
         // Nobody but the optimizer writes parameters from here on.
         self.optimizer.refresh_copies(model.parameters(), model.layout())?;

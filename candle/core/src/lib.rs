@@ -1,6 +1,6 @@
 //! candle-core 0.11.1 with the backward passes that it lacks: its published sources, edited by the build script, and [`backward`].
 //!
-//! No result of a forward pass differs unless [`grouped::set_direct`] says so, and no type or function is missing. What is new: gradients through pooling with any window and
+//! No result of a forward pass differs unless [`grouped::set_direct`] or [`provided::set`] says so, and no type or function is missing. What is new: gradients through pooling with any window and
 //! stride, upsampling to any size, transposed and grouped convolutions; and where an operation has no backward pass, `backward`
 //! names it instead of leaving out what came before.
 #![allow(warnings, clippy::all, reason = "almost all of this is candle's")]
@@ -11,6 +11,7 @@
 
 mod backward;
 pub mod grouped;
+pub mod provided;
 #[cfg(feature = "cuda")]
 mod machine_code;
 

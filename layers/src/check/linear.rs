@@ -7,9 +7,9 @@ use super::compare::{SplitMix, largest, largest_difference, read};
 use crate::linear::{Activation, LinearOptions, Precision, WeightOrder, linear};
 
 /// Sums of some thousand products of `f32`.
-const F32_ERROR: f64 = 1e-5;
+pub(super) const F32_ERROR: f64 = 1e-5;
 /// Operands of TF32 and of `f16` have 11 significant bits, 2⁻¹¹ = 5e-4; errors of a sum partly cancel.
-const TF32_ERROR: f64 = 2e-3;
+pub(super) const TF32_ERROR: f64 = 2e-3;
 /// Outputs and gradients have 8 significant bits, 2⁻⁸ = 4e-3 between neighbors.
 const BF16_ERROR: f64 = 1e-2;
 
@@ -294,17 +294,17 @@ fn evaluate(arguments: &[Tensor], mix: &Tensor, options: &LinearOptions) -> Resu
     Ok(results)
 }
 
-fn relative_error(found: &Tensor, expected: &Tensor) -> Result<f64> {
+pub(super) fn relative_error(found: &Tensor, expected: &Tensor) -> Result<f64> {
     let (found, expected) = (read(found)?, read(expected)?);
     let (error, largest) = (largest_difference(&expected, &found), largest(&expected, 0.0));
     Ok(if largest > 0.0 { error / largest } else { error })
 }
 
 /// Numbers that a type holds exactly, so that every evaluation of a case starts from the same ones.
-struct Values(SplitMix, DType);
+pub(super) struct Values(pub(super) SplitMix, pub(super) DType);
 
 impl Values {
-    fn tensor(&mut self, shape: &[usize], scale: f64) -> Result<Tensor> {
+    pub(super) fn tensor(&mut self, shape: &[usize], scale: f64) -> Result<Tensor> {
         let count = shape.iter().product();
         let values: Vec<f64> = (0..count).map(|_| self.draw() * scale).collect();
         Tensor::from_vec(values, shape, &Device::Cpu)?.to_dtype(self.1)?.to_dtype(DType::F64)

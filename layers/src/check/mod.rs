@@ -6,7 +6,9 @@ mod compare;
 mod decoding;
 mod linear;
 mod norm_attention;
+mod product;
 
 pub use decoding::decoding_cases;
 pub use linear::linear_cases;
 pub use norm_attention::norm_attention_cases;
+pub use product::product_cases;

@@ -6,6 +6,7 @@ mod library;
 mod order;
 mod plan;
 mod product;
+mod provided;
 mod split;
 mod transpose;
 
@@ -13,3 +14,4 @@ pub(crate) use array::{Array, Scalar, unwritten, unwritten_tensor};
 pub(crate) use kernels::{IMAGE, allow_shared_memory, behind, count, gpu_of, is_aligned, is_of_hopper, operand};
 pub(crate) use order::keep_order;
 pub(crate) use product::{Epilogue, multiply};
+pub(crate) use provided::product_of_tensors;
