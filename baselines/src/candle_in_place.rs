@@ -30,7 +30,9 @@ pub(crate) fn asks_for_copies() -> Result<bool> {
 pub(crate) fn named(mut result: BenchResult) -> BenchResult {
     if is_in_place() {
         result.command = of_candle(&result.command);
-        result.environment.candle.iter_mut().for_each(|version| version.push_str(", candle/core"));
+        let asks = asks_for_copies().expect("a number is rounded on the CPU");
+        let name = if asks { ", candle/core with Esper's products" } else { ", candle/core" };
+        result.environment.candle.iter_mut().for_each(|version| version.push_str(name));
     }
     result
 }

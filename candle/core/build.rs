@@ -177,6 +177,14 @@ impl Tensor {
             let op = BackpropOp::new1(self, Op::ToDType);
 ",
     },
+    // What lies transposed has no rows that a batch could be stacked into.
+    Edit {
+        file: "cpu_backend/mod.rs",
+        find: "if b_skip == 0 && a_skip == m * k {
+            // A batch-invariant rhs",
+        replace: "if b_skip == 0 && a_skip == m * k && (lhs_rs, lhs_cs) == (k, 1) {
+            // A batch-invariant rhs",
+    },
     // Shapes of strided operands are copied to a GPU once, and its kernels looked up once, not for each launch.
     Edit {
         file: "cuda_backend/mod.rs",

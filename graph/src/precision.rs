@@ -212,11 +212,9 @@ pub fn rounded_once(weight: &Tensor, dtype: DType, round: impl FnOnce(&Tensor) -
     Ok(rounded)
 }
 
-/// A weight of `f32` in half precision for who rounds it by himself, as a model of plain operations does: its [`working_copy`], else
-/// candle's, once in a scope. None outside of scopes and of other types.
+/// The [`working_copy`] of a weight that a model is about to round itself. Where there is none the model rounds it, and the weight counts as asked
+/// for all the same if it is a matrix and its scope is of that precision.
 ///
-/// # Errors
-/// When the device fails.
 /// # Sync
 /// none
 ///
@@ -224,24 +222,23 @@ pub fn rounded_once(weight: &Tensor, dtype: DType, round: impl FnOnce(&Tensor) -
 /// ```
 /// use candle_core::{DType, Device, Var};
 /// use esper_graph::Precision;
-/// use esper_graph::precision::{rounded, with_precision};
+/// use esper_graph::precision::{WorkingCopy, rounded_by_model, with_copies};
 ///
-/// let weight = Var::new(&[1.0_f32 / 3.0], &Device::Cpu)?;
-/// let (found, num_products) = with_precision(Precision::F32, || rounded(&weight, DType::BF16));
-/// assert_eq!(found?.unwrap().to_dtype(DType::F32)?.to_vec1::<f32>()?, [0.333_984_38]);
-/// assert_eq!(num_products, 1);
-/// assert!(rounded(&weight, DType::BF16)?.is_none());
+/// let weight = Var::new(&[[1.0_f32 / 3.0]], &Device::Cpu)?;
+/// let copies = vec![WorkingCopy::new(&weight, &weight.detach().to_dtype(DType::BF16)?)?];
+/// for (copies, has_copy) in [(copies, true), (Vec::new(), false)] {
+///     let (found, num_products) = with_copies(Precision::Bf16, copies, || rounded_by_model(&weight, DType::BF16));
+///     assert_eq!((found.is_some(), num_products), (has_copy, 1));
+/// }
 /// # Ok::<(), candle_core::Error>(())
 /// ```
-pub fn rounded(weight: &Tensor, dtype: DType) -> Result<Option<Tensor>> {
-    let is_known = weight.dtype() == DType::F32 && matches!(dtype, DType::BF16 | DType::F16);
-    if !is_known || SCOPE.with(|place| place.borrow().is_none()) {
-        return Ok(None);
+#[must_use]
+pub fn rounded_by_model(weight: &Tensor, dtype: DType) -> Option<Tensor> {
+    let copy = working_copy(weight, dtype);
+    if copy.is_none() && weight.dtype() == DType::F32 && weight.rank() > 1 && half() == Some(dtype) {
+        SCOPE.with(|place| place.borrow_mut().iter_mut().for_each(|scope| scope.num_products += 1));
     }
-    if let Some(copy) = working_copy(weight, dtype) {
-        return Ok(Some(copy));
-    }
-    rounded_once(weight, dtype, |weight| weight.detach().to_dtype(dtype)?.contiguous()).map(Some)
+    copy
 }
 
 #[cfg(test)]

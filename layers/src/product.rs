@@ -4,11 +4,12 @@
 use candle_core::Device;
 use candle_core::{DType, Result, Tensor};
 
-/// The product of two matrices (m, k) and (k, n) as (m, n) of `dtype`, contiguous, where layers have a shorter way to it than candle; none
-/// elsewhere, on the CPU among others. Dimensions of 1 may come before; either matrix may lie transposed.
+/// The product of two matrices (…, m, k) and (…, k, n) as (…, m, n) of `f32`, contiguous, where layers have a shorter way to it than candle; none
+/// elsewhere: on the CPU, of another `dtype`, of more than one matrix, where a matrix lies neither as it is nor transposed.
 ///
-/// On GPUs of compute capability 9.0 products of `f32` are formed on tensor cores with the error of `f32`, and in TF32 the factors of wide
-/// results lie transposed first. Of factors of `bf16` or `f16` the sums can be had in `f32`, not rounded. Bits differ from candle's.
+/// On GPUs of compute capability 9.0 products of `f32` with 32 rows and columns or more are formed on tensor cores with the error of `f32`, unless both
+/// matrices lie transposed; and in TF32 those of wide results whose left matrix alone does, from factors that are transposed first. On
+/// every GPU the sums of factors of `bf16` or `f16` can be had in `f32`, not rounded. Bits differ from candle's.
 ///
 /// # Errors
 /// When the library fails.

@@ -66,8 +66,8 @@ impl OptimizerStep {
     pub(crate) fn copying(mut self) -> Result<Self, Error> {
         let (model, rate) = (&self.work.model, self.work.learning_rate);
         let variant = self.work.variant;
-        let is_rounded = variant.precision == models::Precision::Bf16;
-        let is_asked = is_rounded && (variant.rounds_weights() || candle_in_place::asks_for_copies()?);
+        let is_asked = variant.rounds_weights()
+            || (variant.precision == models::Precision::Bf16 && candle_in_place::asks_for_copies()?);
         self.optimizer = new_optimizer(&self.work).copying(is_asked);
         self.optimizer.prepare(model.parameters(), model.layout(), rate)?;
         // Nobody but the optimizer writes parameters from here on.

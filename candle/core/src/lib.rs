@@ -1,6 +1,7 @@
 //! candle-core 0.11.1 with the backward passes that it lacks: its published sources, edited by the build script, and [`backward`].
 //!
-//! No result of a forward pass differs unless [`grouped::set_direct`] or [`provided::set`] says so, and no type or function is missing. What is new: gradients through pooling with any window and
+//! No result of a forward pass differs unless [`grouped::set_direct`] or [`provided::set`] says so, but for products that are wrong in candle
+//! on the CPU, of a batch of transposed matrices with one for all of them; and no type or function is missing. What is new: gradients through pooling with any window and
 //! stride, upsampling to any size, transposed and grouped convolutions; and where an operation has no backward pass, `backward`
 //! names it instead of leaving out what came before.
 #![allow(warnings, clippy::all, reason = "almost all of this is candle's")]

@@ -10,8 +10,8 @@ pub struct Provided {
     /// The product of two matrices (…, m, k) and (…, k, n), all other dimensions of which are 1, as (…, m, n) of a type, contiguous. The type is
     /// theirs, or `f32` for the gradient of a parameter of `f32` that was rounded for a product.
     pub product: fn(&Tensor, &Tensor, DType) -> Result<Option<Tensor>>,
-    /// A variable in another type, which nobody may write to but who gives it.
-    pub rounded: fn(&Tensor, DType) -> Result<Option<Tensor>>,
+    /// A variable in another type, which nobody may write to but who gives it, nor read once that one may have.
+    pub rounded: fn(&Tensor, DType) -> Option<Tensor>,
 }
 
 static PROVIDED: OnceLock<Provided> = OnceLock::new();
@@ -26,7 +26,7 @@ static PROVIDED: OnceLock<Provided> = OnceLock::new();
 /// // Products of ones, and numbers that are rounded to 2.
 /// let provided = Provided {
 ///     product: |left, right, dtype| Tensor::ones((left.dim(0)?, right.dim(1)?), dtype, left.device()).map(Some),
-///     rounded: |variable, dtype| Tensor::full(2_f32, variable.dims(), variable.device())?.to_dtype(dtype).map(Some),
+///     rounded: |variable, dtype| Tensor::full(2_f64, variable.dims(), variable.device()).ok().filter(|found| found.dtype() == dtype),
 /// };
 /// assert!(set(provided) && !set(provided));
 /// let weight = Var::new(&[[3_f32]], &Device::Cpu)?;
@@ -50,12 +50,9 @@ pub(crate) fn product(left: &Tensor, right: &Tensor, dtype: DType) -> Result<Opt
 }
 
 pub(crate) fn rounded(variable: &Tensor, dtype: DType) -> Result<Option<Tensor>> {
-    match PROVIDED.get() {
-        Some(provided) if variable.is_variable() => {
-            (provided.rounded)(variable, dtype)?.map(|found| confirmed(found, variable.dims(), dtype)).transpose()
-        }
-        _ => Ok(None),
-    }
+    let provided = PROVIDED.get().filter(|_| variable.is_variable());
+    let found = provided.and_then(|provided| (provided.rounded)(variable, dtype));
+    found.map(|found| confirmed(found, variable.dims(), dtype)).transpose()
 }
 
 fn confirmed(found: Tensor, dims: &[usize], dtype: DType) -> Result<Tensor> {

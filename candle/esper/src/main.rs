@@ -6,6 +6,6 @@ use std::process::ExitCode;
 use candle_core::provided::{Provided, set};
 
 fn main() -> ExitCode {
-    set(Provided { product: esper_layers::product, rounded: esper_graph::precision::rounded });
+    set(Provided { product: esper_layers::product, rounded: esper_graph::precision::rounded_by_model });
     esper::command()
 }

@@ -15,3 +15,4 @@ pub(crate) use kernels::{IMAGE, allow_shared_memory, behind, count, gpu_of, is_a
 pub(crate) use order::keep_order;
 pub(crate) use product::{Epilogue, multiply};
 pub(crate) use provided::product_of_tensors;
+pub(crate) use split::is_ready;

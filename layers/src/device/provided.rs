@@ -5,7 +5,7 @@ use candle_core::{CudaDevice, D, DType, Result, Tensor};
 
 use super::array::{Array, Scalar, unwritten_tensor};
 use super::product::{Epilogue, multiply};
-use super::split::split_product;
+use super::split::kernel;
 use super::transpose::is_better_transposed;
 use crate::matrix::Product;
 
@@ -18,24 +18,31 @@ pub(crate) fn product_of_tensors(
 ) -> Result<Option<Tensor>> {
     let is_half = matches!(left.dtype(), DType::BF16 | DType::F16);
     let is_known = left.dtype() == right.dtype() && dtype == DType::F32 && (is_half || left.dtype() == DType::F32);
+    let mut shape = left.dims().to_vec();
     let (Some([m, k]), Some([inner, n])) = (matrix(left), matrix(right)) else { return Ok(None) };
     if !is_known || inner != k || m * n * k == 0 {
         return Ok(None);
     }
+    shape.splice(shape.len() - 2.., [m, n]);
     let (Some((left, is_left_transposed)), Some((right, is_right_transposed))) =
         (as_it_lies(left)?, as_it_lies(right)?)
     else {
         return Ok(None);
     };
     let product = Product { m, n, k, is_left_transposed, is_right_transposed };
-    let factors = (Array::of_tensor(&left)?, Array::of_tensor(&right)?);
-    let result = unwritten_tensor(device, (m, n), Scalar::F32)?;
-    let to = Array::of_tensor(&result)?;
-    let is_written = if is_half || (gemm_reduced_precision_f32() && is_better_transposed(device, &product)?) {
-        multiply(device, &product, factors, to, &Epilogue::None)?
+    let is_better = if is_half {
+        true
+    } else if gemm_reduced_precision_f32() {
+        is_better_transposed(device, &product)?
     } else {
-        split_product(device, &product, factors, to, &Epilogue::None)?
+        kernel(device, &product)?.is_some()
     };
+    if !is_better {
+        return Ok(None);
+    }
+    let factors = (Array::of_tensor(&left)?, Array::of_tensor(&right)?);
+    let result = unwritten_tensor(device, shape, Scalar::F32)?;
+    let is_written = multiply(device, &product, factors, Array::of_tensor(&result)?, &Epilogue::None)?;
     Ok(is_written.then_some(result))
 }
 

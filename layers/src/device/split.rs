@@ -12,7 +12,7 @@ use super::array::{Array, Scalar};
 use super::kernels::{IMAGE, allow_shared_memory, count, is_of_hopper};
 use super::product::{Epilogue, effect_of};
 use crate::matrix::Product;
-use crate::tiles::choose;
+use crate::tiles::{Tile, choose};
 
 /// Rows and columns of a result from which on these kernels are asked: of fewer, most of a tile would be nothing.
 const MIN_SIDE: usize = 32;
@@ -22,6 +22,40 @@ const MAX_TILES: usize = 65_535;
 const ANY: &str = "thin_product_f32";
 /// Rows, columns and terms that the kernels count with, those of a tile beyond.
 const MAX_COUNT: usize = (u32::MAX - 256) as usize;
+
+/// What forms a product of `f32`.
+pub(super) struct Kernel {
+    function: CudaFunction,
+    tile: &'static Tile,
+    /// Of each sum.
+    parts: usize,
+}
+
+/// None where other kernels do it, as [`split_product`] says.
+pub(super) fn kernel(device: &CudaDevice, product: &Product) -> Result<Option<Kernel>> {
+    if gemm_reduced_precision_f32() || product.m.min(product.n) < MIN_SIDE {
+        return Ok(None);
+    }
+    let (tile, parts) = choose(product);
+    let name = match (product.is_left_transposed, product.is_right_transposed) {
+        (false, false) => tile.names[0],
+        (false, true) => tile.names[1],
+        (true, false) => tile.names[2],
+        (true, true) => return Ok(None),
+    };
+    let [_, across] = tile.tiles(product);
+    let largest = product.m.max(product.n).max(product.k);
+    if largest > MAX_COUNT || across > MAX_TILES || !is_ready(device)? {
+        return Ok(None);
+    }
+    // Not in code that the driver made of portable code.
+    Ok(IMAGE.function(device, name).ok().map(|function| Kernel { function, tile, parts }))
+}
+
+/// Whether this card is one of Hopper, and the kernels are in its machine code.
+pub(crate) fn is_ready(device: &CudaDevice) -> Result<bool> {
+    is_of_hopper(&IMAGE.function(device, ANY)?)
+}
 
 /// Writes L·R of `f32` to `result` with the error of sums of `f32`. False where other kernels do it: on other cards, where
 /// candle's switch asks for TF32, and for few rows or columns; then nothing was done. A factor that `bf16` rounds to infinity, from
@@ -34,27 +68,15 @@ pub(super) fn split_product(
     epilogue: &Epilogue<'_>,
 ) -> Result<bool> {
     let is_plain = [left, right, result].iter().all(|array| array.scalar() == Scalar::F32);
-    if !is_plain || gemm_reduced_precision_f32() || product.m.min(product.n) < MIN_SIDE {
+    let Some(Kernel { function, tile, parts }) = is_plain.then(|| kernel(device, product)).transpose()?.flatten()
+    else {
         return Ok(false);
-    }
-    let (tile, parts) = choose(product);
-    let name = match (product.is_left_transposed, product.is_right_transposed) {
-        (false, false) => tile.names[0],
-        (false, true) => tile.names[1],
-        (true, false) => tile.names[2],
-        (true, true) => return Ok(false),
     };
-    let [down, across] = tile.tiles(product);
-    let largest = product.m.max(product.n).max(product.k);
-    if largest > MAX_COUNT || across > MAX_TILES || !is_of_hopper(&IMAGE.function(device, ANY)?)? {
-        return Ok(false);
-    }
-    // Not in code that the driver made of portable code.
-    let Ok(function) = IMAGE.function(device, name) else { return Ok(false) };
     let shared = tile.shared_bytes();
     allow_shared_memory(&function, shared)?;
     let stream = device.cuda_stream();
     tensor_error(stream.context().bind_to_thread())?;
+    let [down, across] = tile.tiles(product);
     let grid = [count(down)?, count(across)?, count(parts)?];
     let sizes = [count(product.m)?, count(product.n)?, count(product.k)?];
     let addresses = Addresses {

@@ -18,27 +18,24 @@ pub(crate) fn stored(operand: &Tensor) -> &Tensor {
 /// Gradients of both operands of a product, of that of the product, each with what it is the gradient of: an operand, what that is
 /// the transpose of, or the parameter that it was rounded from.
 pub(crate) fn gradients<'a>(lhs: &'a Tensor, rhs: &'a Tensor, grad: &Tensor) -> Result<[(&'a Tensor, Tensor); 2]> {
+    // What is provided has no gradients of its own, as some ask of gradients.
+    let product = |of, left: &Tensor, right: &Tensor| -> Result<(&'a Tensor, Tensor)> {
+        if let Some(parameter) = parameter(of).filter(|_| !grad.track_op()) {
+            if let Some(found) = crate::provided::product(left, right, parameter.dtype())? {
+                return Ok((parameter, found));
+            }
+        }
+        Ok((of, left.matmul(right)?))
+    };
     let left = match untransposed(lhs) {
         Some(of) => product(of, rhs, &grad.t()?)?,
         None => product(lhs, grad, &rhs.t()?)?,
     };
     let right = match untransposed(rhs) {
-        // Of one matrix for all of a batch on the right, candle on the CPU takes what lies transposed on the left for rows.
-        Some(of) if lhs.stride()[..lhs.rank() - 2].contains(&0) => (of, lhs.t()?.matmul(grad)?.t()?),
         Some(of) => product(of, &grad.t()?, lhs)?,
         None => product(rhs, &lhs.t()?, grad)?,
     };
     Ok([left, right])
-}
-
-/// The gradient left·right of `of`.
-fn product<'a>(of: &'a Tensor, left: &Tensor, right: &Tensor) -> Result<(&'a Tensor, Tensor)> {
-    if let Some(parameter) = parameter(of) {
-        if let Some(found) = crate::provided::product(left, right, parameter.dtype())? {
-            return Ok((parameter, found));
-        }
-    }
-    Ok((of, left.matmul(right)?))
 }
 
 /// By its last two dimensions.
