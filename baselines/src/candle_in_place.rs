@@ -20,7 +20,7 @@ fn is_in_place() -> bool {
 
 /// Whether candle asks for copies of weights where a model rounds them: where `candle/esper` has it do so.
 pub(crate) fn asks_for_copies() -> Result<bool> {
-    let weight = Var::zeros(1, DType::F32, &Device::Cpu)?;
+    let weight = Var::zeros((1, 1), DType::F32, &Device::Cpu)?;
     let copies = vec![WorkingCopy::new(&weight, &weight.detach().to_dtype(DType::BF16)?)?];
     let (rounded, num_asked) = with_copies(Precision::F32, copies, || weight.to_dtype(DType::BF16));
     rounded.map(|_| num_asked > 0)

@@ -54,7 +54,7 @@ const ARMS: &str = "                match op {
                         grads.add(kernel, &weight)?;
                     }
                     Op::Matmul(lhs, rhs) if crate::backward::transposed::is_replaced(lhs, rhs) => {
-                        for (of, found) in crate::backward::transposed::gradients(lhs, rhs, &grad)? {
+                        for (of, found) in crate::backward::transposed::gradients(lhs, rhs, &grad, do_not_detach)? {
                             grads.add(of, &found)?;
                         }
                         // What nothing flows back to: it went by.

@@ -24,6 +24,13 @@ struct Scope {
     num_products: u64,
 }
 
+impl Scope {
+    fn copy_of(&self, weight: &Tensor, dtype: DType) -> Option<Tensor> {
+        let found = self.copies.iter().find(|copy| copy.of == weight.id() && copy.copy.dtype() == dtype)?;
+        Some(found.copy.clone())
+    }
+}
+
 /// A weight in half precision beside itself, which its owner writes wherever he writes the weight.
 #[derive(Debug, Clone)]
 pub struct WorkingCopy {
@@ -161,9 +168,9 @@ pub fn working_copy(weight: &Tensor, dtype: DType) -> Option<Tensor> {
     SCOPE.with(|place| {
         let mut place = place.borrow_mut();
         let scope = place.as_mut()?;
-        let found = scope.copies.iter().find(|copy| copy.of == weight.id() && copy.copy.dtype() == dtype)?;
+        let copy = scope.copy_of(weight, dtype)?;
         scope.num_products += 1;
-        Some(found.copy.clone())
+        Some(copy)
     })
 }
 
@@ -212,8 +219,8 @@ pub fn rounded_once(weight: &Tensor, dtype: DType, round: impl FnOnce(&Tensor) -
     Ok(rounded)
 }
 
-/// The [`working_copy`] of a weight that a model is about to round itself. Where there is none the model rounds it, and the weight counts as asked
-/// for all the same if it is a matrix and its scope is of that precision.
+/// The [`working_copy`] of a weight that a model is about to round itself. One of two dimensions or more counts as asked for, also where there
+/// is none and the scope is of that precision: then the model rounds it.
 ///
 /// # Sync
 /// none
@@ -234,11 +241,15 @@ pub fn rounded_once(weight: &Tensor, dtype: DType, round: impl FnOnce(&Tensor) -
 /// ```
 #[must_use]
 pub fn rounded_by_model(weight: &Tensor, dtype: DType) -> Option<Tensor> {
-    let copy = working_copy(weight, dtype);
-    if copy.is_none() && weight.dtype() == DType::F32 && weight.rank() > 1 && half() == Some(dtype) {
-        SCOPE.with(|place| place.borrow_mut().iter_mut().for_each(|scope| scope.num_products += 1));
-    }
-    copy
+    let is_half = half() == Some(dtype);
+    SCOPE.with(|place| {
+        let mut place = place.borrow_mut();
+        let scope = place.as_mut()?;
+        let copy = scope.copy_of(weight, dtype);
+        let is_product = weight.rank() > 1 && (copy.is_some() || (is_half && weight.dtype() == DType::F32));
+        scope.num_products += u64::from(is_product);
+        copy
+    })
 }
 
 #[cfg(test)]

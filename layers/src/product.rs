@@ -8,8 +8,8 @@ use candle_core::{DType, Result, Tensor};
 /// elsewhere: on the CPU, of another `dtype`, of more than one matrix, where a matrix lies neither as it is nor transposed.
 ///
 /// On GPUs of compute capability 9.0 products of `f32` with 32 rows and columns or more are formed on tensor cores with the error of `f32`, unless both
-/// matrices lie transposed; and in TF32 those of wide results whose left matrix alone does, from factors that are transposed first. On
-/// every GPU the sums of factors of `bf16` or `f16` can be had in `f32`, not rounded. Bits differ from candle's.
+/// matrices lie transposed; and in TF32 those of wide results whose left matrix alone does, from factors that are transposed first. Where the
+/// library has one, sums of factors of `bf16` or `f16` can be had in `f32`, not rounded. Bits differ from candle's.
 ///
 /// # Errors
 /// When the library fails.

@@ -9,7 +9,7 @@ use crate::linear::{Activation, LinearOptions, Precision, WeightOrder, linear};
 /// Sums of some thousand products of `f32`.
 pub(super) const F32_ERROR: f64 = 1e-5;
 /// Operands of TF32 and of `f16` have 11 significant bits, 2⁻¹¹ = 5e-4; errors of a sum partly cancel.
-pub(super) const TF32_ERROR: f64 = 2e-3;
+const TF32_ERROR: f64 = 2e-3;
 /// Outputs and gradients have 8 significant bits, 2⁻⁸ = 4e-3 between neighbors.
 const BF16_ERROR: f64 = 1e-2;
 

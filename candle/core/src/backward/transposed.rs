@@ -16,11 +16,16 @@ pub(crate) fn stored(operand: &Tensor) -> &Tensor {
 }
 
 /// Gradients of both operands of a product, of that of the product, each with what it is the gradient of: an operand, what that is
-/// the transpose of, or the parameter that it was rounded from.
-pub(crate) fn gradients<'a>(lhs: &'a Tensor, rhs: &'a Tensor, grad: &Tensor) -> Result<[(&'a Tensor, Tensor); 2]> {
-    // What is provided has no gradients of its own, as some ask of gradients.
+/// the transpose of, or the parameter that it was rounded from. Where gradients are `differentiable` that is left to candle: what is provided has
+/// none of its own.
+pub(crate) fn gradients<'a>(
+    lhs: &'a Tensor,
+    rhs: &'a Tensor,
+    grad: &Tensor,
+    differentiable: bool,
+) -> Result<[(&'a Tensor, Tensor); 2]> {
     let product = |of, left: &Tensor, right: &Tensor| -> Result<(&'a Tensor, Tensor)> {
-        if let Some(parameter) = parameter(of).filter(|_| !grad.track_op()) {
+        if let Some(parameter) = parameter(of).filter(|_| !differentiable) {
             if let Some(found) = crate::provided::product(left, right, parameter.dtype())? {
                 return Ok((parameter, found));
             }
