@@ -67,7 +67,7 @@ impl OptimizerStep {
         let (model, rate) = (&self.work.model, self.work.learning_rate);
         let variant = self.work.variant;
         let is_asked = variant.rounds_weights()
-            || (variant.precision == models::Precision::Bf16 && candle_in_place::asks_for_copies()?);
+            || (variant.precision == models::Precision::Bf16 && candle_in_place::asks_for_copies());
         self.optimizer = new_optimizer(&self.work).copying(is_asked);
         self.optimizer.prepare(model.parameters(), model.layout(), rate)?;
         // Nobody but the optimizer writes parameters from here on.

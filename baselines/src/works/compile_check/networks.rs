@@ -14,6 +14,7 @@ use tolaria::random::{DrawCounter, Dropout};
 use tolaria::trainer::{StepMode, TrainConfig, TrainPrecision};
 
 use super::MIN_STEPS;
+use crate::candle_in_place;
 use crate::error::Error;
 use crate::gpu::growing::{CLASSES, in_mode, samples};
 use crate::gpu::open::Gpu;
@@ -118,6 +119,18 @@ fn networks() -> Vec<Network> {
             });
         }
     }
+    // The network rounds its weights itself; where candle asks for copies, the trainer gives them.
+    let variant = Variant { form: Form::Primitive, precision: Precision::Bf16 };
+    networks.push(Network {
+        name: "rounded.mlp.primitive.adam_w".to_owned(),
+        build: Box::new(move |device| parts_of(Workload::of("mlp", variant, 0, device)?)),
+        optimizer: ADAM_W,
+        batch_size: 32,
+        microbatches: 4,
+        epochs: 125,
+        pause: Duration::from_millis(2),
+        precision: if candle_in_place::asks_for_copies() { TrainPrecision::Bf16 } else { TrainPrecision::F32 },
+    });
     let variant = Variant { form: Form::Layers, precision: Precision::Bf16Pure };
     let of = |work: &str, batch_size, precision: TrainPrecision, build: Build| Network {
         name: format!("{work}.{}.layers.adam_w", precision.name()),
