@@ -1,7 +1,5 @@
 //! What is provided in candle's place: asked where it should be, and what it gives is what is computed with.
 
-use std::process::Command;
-
 use candle_core::provided::{Provided, set};
 use candle_core::{D, DType, Device, Result, Tensor, Var, bail};
 use esper_graph::Precision;
@@ -67,31 +65,5 @@ fn what_is_provided_is_computed_with() -> Result<()> {
     assert_eq!((seen?.to_scalar::<f32>()?, num_asked), (5.0, 1));
     assert_eq!(halved(&weight)?.to_dtype(DType::F32)?.to_vec3::<f32>()?, weight.to_vec3::<f32>()?);
     assert_eq!(weight.to_dtype(DType::F64)?.to_vec3::<f64>()?, [[[1.0, 0.25], [-1.0, 3.0]]]);
-    Ok(())
-}
-
-/// In a process of its own, since candle reads the variable once.
-#[test]
-fn gradients_of_gradients_are_candles() {
-    let mut test = Command::new(std::env::current_exe().expect("a test runs from a file"));
-    test.args(["--exact", "of_gradients", "--ignored"]).env("CANDLE_GRAD_DO_NOT_DETACH", "1");
-    let output = test.output().expect("the test runs once more");
-    let text = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success() && text.contains("1 passed"), "{text}");
-}
-
-#[test]
-#[ignore = "gradients_of_gradients_are_candles runs it"]
-fn of_gradients() -> Result<()> {
-    assert!(set(Provided { product, rounded: rounded_by_model }));
-    let x = Var::from_tensor(&Tensor::new(&[[1_f32, 2.0], [3.0, 4.0]], &Device::Cpu)?.to_dtype(DType::F16)?)?;
-    let weight = Var::ones((2, 1), DType::F32, &Device::Cpu)?;
-    let loss = x.matmul(&weight.to_dtype(DType::F16)?)?.to_dtype(DType::F32)?.sum_all()?;
-    let first = loss.backward()?.remove(&weight).expect("the weight has a gradient");
-    assert_eq!(first.to_vec2::<f32>()?, [[4.0], [6.0]]);
-    // Of Σ g², g a sum of x: twice g.
-    let second = first.sqr()?.sum_all()?.backward()?;
-    let of_x = second.get(&x).expect("the gradient depends on x").to_dtype(DType::F32)?;
-    assert_eq!(of_x.to_vec2::<f32>()?, [[8.0, 12.0], [8.0, 12.0]]);
     Ok(())
 }
