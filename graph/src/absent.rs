@@ -470,6 +470,10 @@ impl DeviceTimer {
     pub fn last_ms(&mut self) -> Option<f64> {
         match *self {}
     }
+
+    pub(crate) fn take_ms(&mut self) -> (Option<f64>, bool) {
+        match *self {}
+    }
 }
 
 impl Compilation {

@@ -90,12 +90,15 @@ pub fn trainer(config: &EsperConfig, dir: Option<&Path>) -> EsperTrainer {
 pub struct Recorded {
     /// Optimizer step after which to stop.
     pub stop_after: Option<StepIndex>,
+    /// Steps after which it was told so.
+    pub told: Vec<StepIndex>,
     /// Epochs so far.
     pub epochs: Vec<EpochReport>,
 }
 
 impl Observer for Recorded {
     fn step_finished(&mut self, step: StepIndex) -> Flow {
+        self.told.push(step);
         if Some(step) == self.stop_after { Flow::Stop } else { Flow::Continue }
     }
 

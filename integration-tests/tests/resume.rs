@@ -188,6 +188,36 @@ fn a_run_in_half_precision_that_is_resumed_or_goes_back_is_the_uninterrupted_run
     compare(&["train.precision=bf16"], |last| vec![StepIndex(last / 3)]);
 }
 
+/// Steps are single ones while a seed is blended, and where rows of several owners are told apart; others share launches.
+#[test]
+fn a_run_whose_steps_share_launches_is_the_run_of_single_steps_bit_for_bit() {
+    for settings in [
+        &["train.conflict=mean", "train.batch.microbatches_per_step=2"][..],
+        &["train.conflict=mean", "train.precision=bf16_stochastic", "train.ema_decay=0.9", "train.eval_every_steps=7"],
+        // The first steps overflow and are left out.
+        &["train.conflict=mean", "train.precision=f16", "train.loss_scale.initial=16777216", "train.loader.workers=2"],
+        &["train.conflict=pcgrad"],
+    ] {
+        let mut eager = Eager::acquire().unwrap();
+        let mut run = |more: &[&str]| {
+            let (mut whole, mut recorded) = (trainer(&config(&[settings, more].concat()), None), Recorded::default());
+            assert_eq!(whole.run(&mut eager, &mut recorded).unwrap(), Outcome::Completed);
+            (whole.snapshot(&eager).unwrap(), recorded)
+        };
+        let (expected, singly) = run(&[]);
+        let (found, shared) = run(&["train.execution.steps_per_launch=4"]);
+        let gaps = |told: &[StepIndex]| told.windows(2).map(|pair| pair[1].0 - pair[0].0).collect::<BTreeSet<_>>();
+        assert_eq!(gaps(&singly.told), [1].into());
+        assert_eq!(gaps(&shared.told), [1, 4].into(), "{settings:?}");
+        let moves = |recorded: &Recorded| recorded.epochs.iter().map(|epoch| epoch.transitions.len()).sum::<usize>();
+        assert!(moves(&singly) >= 8, "the run says nothing about seeds");
+        assert_eq!(lines(&shared.epochs), lines(&singly.epochs), "{settings:?}");
+        for (name, state) in &expected.components {
+            assert_same(name, state, &found.components[name]);
+        }
+    }
+}
+
 #[test]
 fn a_run_whose_activations_are_computed_again_is_resumed_bit_for_bit() {
     let host = "host={transformer={patch=16,width=8,heads=2,layers=2}}";

@@ -19,18 +19,13 @@ extern "C" __global__ void weigh_sources(
     }
 }
 
-__device__ const float* coefficients_of(const Part& part, u32 rows, const float* coefficients) {
-    return coefficients + (part.domain == 0 ? 0 : rows);
-}
-
-// row_0 = the combination of all rows, times the factor of its part where there are factors. coefficients (2 x rows): of
-// parts that are not isolated, and of those that are. One block per chunk.
+// row_0 = the combination of all rows, times the factor of its part where there are factors. One block per chunk.
 extern "C" __global__ void combine_rows(
-    const __grid_constant__ Rows rows, const Chunk* chunks, const Part* parts, const float* coefficients, const float* factors) {
+    const __grid_constant__ Rows rows, const Chunk* chunks, const float* coefficients, const float* factors) {
     WAIT_FOR_INPUTS;
     __shared__ Terms terms;
     Chunk chunk = chunk_from_end(chunks);
-    load_terms(terms, rows, coefficients_of(parts[chunk.part], rows.count, coefficients));
+    load_terms(terms, rows, coefficients, chunk);
     float factor = factors ? factors[chunk.part] : 1.0f;
     float* target = (float*)rows.row[0];
     Quads quads(chunk);
@@ -48,11 +43,11 @@ extern "C" __global__ void combine_rows(
 
 // As combine_rows without factors; squares[chunk]: squared norm of the result. A single row is only measured.
 extern "C" __global__ void combine_and_square(
-    const __grid_constant__ Rows rows, const Chunk* chunks, const Part* parts, const float* coefficients, double* squares) {
+    const __grid_constant__ Rows rows, const Chunk* chunks, const float* coefficients, double* squares) {
     WAIT_FOR_INPUTS;
     __shared__ Terms terms;
     Chunk chunk = chunks[blockIdx.x];
-    load_terms(terms, rows, coefficients_of(parts[chunk.part], rows.count, coefficients));
+    load_terms(terms, rows, coefficients, chunk);
     float* target = (float*)rows.row[0];
     double square = 0.0;
     Quads quads(chunk);

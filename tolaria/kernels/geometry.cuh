@@ -1,10 +1,14 @@
 // The flat vector as src/grad/geometry.rs cuts it up, and rows of it.
 
-// Neighboring elements of one part.
+// Neighboring elements of one part, and what else is to be known of it where elements are read: nobody waits for the part itself.
 struct Chunk {
     u64 start;
     u32 length;
     u32 part;
+    u64 part_start;
+    u64 part_length;
+    u32 domain;  // 0 is the main loss
+    u32 unused;
 };
 
 // One parameter. Chunks are added in groups of GROUP, the groups of a part in their order.
@@ -12,7 +16,7 @@ struct Part {
     u64 start;
     u64 length;
     u32 slot;
-    u32 domain;  // 0 is the main loss
+    u32 domain;
     u32 first_chunk;
     u32 num_chunks;
     u32 first_group;
@@ -45,11 +49,13 @@ struct Terms {
     u32 is_half;
 };
 
-__device__ void load_terms(Terms& terms, const Rows& rows, const float* coefficients) {
+// coefficients (2 x rows): of parts that are not isolated, and of those that are. Both are read, so that nobody waits for the chunk first.
+__device__ void load_terms(Terms& terms, const Rows& rows, const float* coefficients, const Chunk& chunk) {
     if (threadIdx.x == 0) terms.is_half = rows.is_half;
     for (u32 k = threadIdx.x; k < rows.count; k += blockDim.x) {
         terms.row[k] = (const float*)rows.row[k];
-        terms.coefficient[k] = coefficients[k];
+        float main = coefficients[k], isolated = coefficients[rows.count + k];
+        terms.coefficient[k] = chunk.domain == 0 ? main : isolated;
     }
     __syncthreads();
 }

@@ -230,16 +230,16 @@ __device__ void update_one(const Rule& rule, const Numbers& parameter, void* mom
 
 template <bool ALIGNED, class Rule, class Numbers>
 __device__ void update_quads(
-    const Terms& terms, u32 rows, const Quads& quads, const Rule& rule, const Numbers& parameter, void* moments, const Part& part,
+    const Terms& terms, u32 rows, const Quads& quads, const Rule& rule, const Numbers& parameter, void* moments, const Chunk& chunk,
     float factor) {
     u32 thread = blockIdx.y * blockDim.x + threadIdx.x, threads = gridDim.y * blockDim.x;
     for (u64 at = quads.start + 4 * thread; at < quads.end; at += 4 * threads) {
-        u64 i = at - part.start;
+        u64 i = at - chunk.part_start;
         // All loads of a turn first, so that they are under way together.
         float4 x = parameter.template four<ALIGNED>(i), state[Rule::STATES + 1];
 #pragma unroll
         for (int s = 0; s < Rule::STATES; s++) {
-            state[s] = parameter.template four_moments<ALIGNED>(moments, s * part.length + i);
+            state[s] = parameter.template four_moments<ALIGNED>(moments, s * chunk.part_length + i);
         }
         float4 g = combine_quad(terms, rows, at);
         if (factor != 1.0f) { g.x *= factor; g.y *= factor; g.z *= factor; g.w *= factor; }
@@ -250,7 +250,7 @@ __device__ void update_quads(
         parameter.template set_four<ALIGNED>(i, x);
 #pragma unroll
         for (int s = 0; s < Rule::STATES; s++) {
-            parameter.template set_four_moments<ALIGNED>(moments, s * part.length + i, i, s, state[s]);
+            parameter.template set_four_moments<ALIGNED>(moments, s * chunk.part_length + i, i, s, state[s]);
         }
     }
 }
@@ -258,47 +258,47 @@ __device__ void update_quads(
 // gridDim.y blocks per chunk from first_chunk on; the parameters are those from first_part on. constants: TABLE_WIDTH numbers per part.
 template <class Rule, class Numbers>
 __device__ void update_chunk(
-    const Rows& rows, const Parameters& parameters, const Settings& settings, const Chunk* chunks, const Part* parts,
+    const Rows& rows, const Parameters& parameters, const Settings& settings, const Chunk* chunks,
     const float* coefficients, const float* factors, const float* constants, u32 first_chunk) {
     __shared__ Terms terms;
     Chunk chunk = chunk_from_end(chunks + first_chunk);
-    Part part = parts[chunk.part];
-    load_terms(terms, rows, coefficients_of(part, rows.count, coefficients));
+    // Read before the elements are: they and what the chunk tells where to find are under way together.
+    float factor = factors ? factors[chunk.part] : 1.0f;
     u32 index = chunk.part - parameters.first_part;
     constants += TABLE_WIDTH * chunk.part;
     Numbers parameter(parameters, index, constants[TABLE_WIDTH - 1]);
     void* moments = (void*)parameters.moments[index];
     Rule rule(settings.value, constants);
-    float factor = factors ? factors[chunk.part] : 1.0f;
+    load_terms(terms, rows, coefficients, chunk);
     // The window is not finite.
     if (isnan(factor)) return;
     Quads quads(chunk);
     // Rows are read in fours wherever the part starts in them; the parameter only where it starts at a multiple of four.
-    bool aligned = part.start % 4 == 0 && parameter.aligned();
-    for (int s = 0; s < Rule::STATES; s++) aligned = aligned && Numbers::aligned_moments(moments, s * part.length);
+    bool aligned = chunk.part_start % 4 == 0 && parameter.aligned();
+    for (int s = 0; s < Rule::STATES; s++) aligned = aligned && Numbers::aligned_moments(moments, s * chunk.part_length);
     if (Numbers::IS_SHORT && aligned && rows.count == 1) {
         // The number is known here, so that no loop over rows is left: of numbers of 4 bytes it takes no time.
-        update_quads<true>(terms, 1, quads, rule, parameter, moments, part, factor);
+        update_quads<true>(terms, 1, quads, rule, parameter, moments, chunk, factor);
     } else if (aligned) {
-        update_quads<true>(terms, rows.count, quads, rule, parameter, moments, part, factor);
+        update_quads<true>(terms, rows.count, quads, rule, parameter, moments, chunk, factor);
     } else {
-        update_quads<false>(terms, rows.count, quads, rule, parameter, moments, part, factor);
+        update_quads<false>(terms, rows.count, quads, rule, parameter, moments, chunk, factor);
     }
     u64 at;
     if (blockIdx.y == 0 && quads.single(chunk, &at)) {
         float g = combine_one(terms, rows.count, at);
-        update_one(rule, parameter, moments, part.length, at - part.start, factor != 1.0f ? g * factor : g);
+        update_one(rule, parameter, moments, chunk.part_length, at - chunk.part_start, factor != 1.0f ? g * factor : g);
     }
 }
 
 #define UPDATE_NUMBERS(NAME, RULE, NUMBERS)                                                                           \
     extern "C" __global__ void __launch_bounds__(256) update_##NAME(                                                  \
         const __grid_constant__ Rows rows, const __grid_constant__ Parameters parameters, Settings settings,          \
-        const Chunk* chunks, const Part* parts, const float* coefficients, const float* factors,                      \
+        const Chunk* chunks, const float* coefficients, const float* factors,                                         \
         const float* constants, u32 first_chunk) {                                                                    \
         WAIT_FOR_INPUTS;                                                                                              \
         update_chunk<RULE, NUMBERS>(                                                                                  \
-            rows, parameters, settings, chunks, parts, coefficients, factors, constants, first_chunk);                \
+            rows, parameters, settings, chunks, coefficients, factors, constants, first_chunk);                       \
     }
 #define UPDATE(NAME)                                   \
     UPDATE_NUMBERS(NAME, rule_##NAME, Whole)           \

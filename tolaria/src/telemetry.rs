@@ -87,7 +87,7 @@ leyline::declare_metrics! {
     GRAPH_STAGE_COPY = Gauge "tolaria.graph.stage_copy_ms" Milliseconds [];
     /// Host time of the last capture: recording, inspection, instantiation, upload.
     GRAPH_CAPTURE = Gauge "tolaria.graph.capture_ms" Milliseconds [];
-    /// Time on the device of the last replay of a captured graph that was measured.
+    /// Time on the device of a step of the last replay of a captured graph that was measured.
     GRAPH_REPLAY = Gauge "tolaria.graph.replay_ms" Milliseconds [];
     /// Optimizer steps replayed as a graph, captured or compiled.
     GRAPH_REPLAYS_TOTAL = Counter "tolaria.graph.replays_total" Count [];
@@ -143,7 +143,7 @@ leyline::declare_metrics! {
     COMPILE_BYTES = Gauge "tolaria.compile.memory_bytes" Bytes [];
     /// Nodes on the longest chain of dependencies of the last compiled graph.
     COMPILE_CRITICAL_PATH = Gauge "tolaria.compile.critical_path" Count [];
-    /// Time on the device of the last replay of a compiled graph that was measured.
+    /// Time on the device of a step of the last replay of a compiled graph that was measured.
     COMPILE_REPLAY = Gauge "tolaria.compile.replay_ms" Milliseconds [];
     /// Optimizer steps replayed as a compiled graph.
     COMPILE_REPLAYS_TOTAL = Counter "tolaria.compile.replays_total" Count [];

@@ -301,6 +301,29 @@ fn a_run_whose_samples_fail_ends_with_their_name_and_its_last_checkpoint_and_lea
 }
 
 #[test]
+fn steps_before_one_without_samples_are_taken_also_where_they_share_a_launch() {
+    let mut eager = Eager::acquire().unwrap();
+    for workers in [0, 2] {
+        let mut failed = |steps_per_launch: usize| {
+            let dir = tempfile::tempdir().unwrap();
+            let files = in_files(dir.path());
+            let source = Arc::new(Failing { files, panics: false, bad: 7, good_reads: 0.into() });
+            let settings = serde_json::json!({"execution": {"steps_per_launch": steps_per_launch}});
+            let data = Dataset::from_source(source).unwrap();
+            let mut trainer = Job::new(with_workers(&settings, workers), data, dir.path()).trainer().unwrap();
+            let error = chain(&trainer.run(&mut eager, &mut NullObserver).unwrap_err());
+            assert!(error.ends_with("sample 7 of shelf.bin: it ends before"), "{error}");
+            (trainer.progress().1.0, bits(&trainer))
+        };
+        let expected = failed(1);
+        assert!(expected.0 > STEPS_PER_EPOCH, "the first step of the epoch has the sample");
+        for steps_per_launch in 2..=4 {
+            assert!(failed(steps_per_launch) == expected, "{steps_per_launch} steps, {workers} workers");
+        }
+    }
+}
+
+#[test]
 fn a_file_that_is_cut_short_in_the_middle_of_a_run_is_an_error_with_its_name() {
     struct Cut<'a>(&'a Path);
     impl Observer for Cut<'_> {

@@ -10,25 +10,25 @@ use super::optimizer_step::OptimizerStep;
 use crate::error::Error;
 use crate::models::Workload;
 
-/// A step after two eager runs, with its graph.
+/// The steps of a launch after two eager runs, with their graph.
 pub(crate) fn captured(
     gpu: &Gpu,
     eager: &mut Eager,
     work: Workload,
-) -> Result<(OptimizerStep, UpdatePlan, Captured), Error> {
+) -> Result<(OptimizerStep, Vec<UpdatePlan>, Captured), Error> {
     let mut step = OptimizerStep::new(gpu, work)?.copying()?;
     step.eagerly(gpu)?;
-    // The plan of the second step serves the recording too: what changes is read from the table.
-    let plan = step.load()?;
-    gpu.session.warm(|| step.region(&plan))?;
-    let mut captured = capture(&gpu.session, eager, step.work.name, || step.region(&plan))?;
+    // The plans of the second run serve the recording too: what changes is read from the tables.
+    let plans = step.load()?;
+    gpu.session.warm(|| step.region(&plans))?;
+    let mut captured = capture(&gpu.session, eager, step.work.name, || step.region(&plans))?;
     step.held().try_for_each(|(name, tensor)| captured.hold(name, tensor))?;
-    Ok((step, plan, captured))
+    Ok((step, plans, captured))
 }
 
-/// Records a step and runs nothing.
-pub(crate) fn draft(gpu: &Gpu, eager: &mut Eager, step: &OptimizerStep, plan: &UpdatePlan) -> Result<Draft, Error> {
-    let region = || step.region(plan).map_err(|error| error.chain());
+/// Records the steps of a launch and runs nothing.
+pub(crate) fn draft(gpu: &Gpu, eager: &mut Eager, step: &OptimizerStep, plans: &[UpdatePlan]) -> Result<Draft, Error> {
+    let region = || step.region(plans).map_err(|error| error.chain());
     let draft = eager.record(|recording| gpu.session.draft(recording, |_| region()));
     draft.map_err(|refusal| refused(&format!("a recording of {}", step.work.name), refusal))
 }
@@ -38,9 +38,9 @@ pub(crate) fn drafts(
     gpu: &Gpu,
     eager: &mut Eager,
     step: &OptimizerStep,
-    plan: &UpdatePlan,
+    plans: &[UpdatePlan],
 ) -> Result<Vec<Draft>, Error> {
-    (0..2).map(|_| draft(gpu, eager, step, plan)).collect()
+    (0..2).map(|_| draft(gpu, eager, step, plans)).collect()
 }
 
 /// Starts the compiler in the background, with two recordings.

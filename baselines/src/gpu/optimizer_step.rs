@@ -1,4 +1,5 @@
-//! A training step made of the trainer's parts: forward pass, loss, backward pass, flat gradient, optimizer.
+//! A training step made of the trainer's parts: forward pass, loss, backward pass, flat gradient, optimizer; or several that share a
+//! launch.
 
 use std::num::NonZeroUsize;
 use std::time::Duration;
@@ -26,37 +27,52 @@ fn new_optimizer(work: &Workload) -> Optimizer {
     Optimizer::new(work.optimizer).rounding(work.variant.precision.of_training().rounding())
 }
 
-/// A step whose inputs are static tensors.
+/// The steps of a launch, whose inputs are static tensors.
 pub(crate) struct OptimizerStep {
     pub(crate) work: Workload,
-    batch: Batch,
-    table: Tensor,
-    loss: Tensor,
+    inputs: Vec<Inputs>,
+    /// Of each of them.
+    losses: Tensor,
     optimizer: Optimizer,
     pool: GradientBufferPool,
     ring: StagingRing,
+    num_steps: usize,
+}
+
+/// What a step reads.
+struct Inputs {
+    batch: Batch,
+    table: Tensor,
     /// The constants that are on the device.
     loaded: Vec<f32>,
-    num_steps: usize,
+}
+
+impl Inputs {
+    fn tensors(&self) -> [(&str, &Tensor); 3] {
+        [("inputs", &self.batch.inputs), ("targets", &self.batch.targets), ("table", &self.table)]
+    }
 }
 
 impl OptimizerStep {
     #[cfg_attr(not(feature = "cuda"), allow(unreachable_code, reason = "without GPU support there is no session"))]
     pub(crate) fn new(gpu: &Gpu, work: Workload) -> Result<Self, Error> {
-        let Batch { inputs, targets } = work.batch(0)?;
         let mut optimizer = new_optimizer(&work);
         let model = &work.model;
         // Makes the moments; the count of updates starts with the first step all the same in every run.
         let plan = optimizer.prepare(model.parameters(), model.layout(), work.learning_rate)?;
         let rows = plan.table().len();
+        let inputs = || {
+            let Batch { inputs, targets } = work.batch(0)?;
+            let batch = Batch { inputs: inputs.copy()?, targets: targets.copy()? };
+            let table = Tensor::zeros(rows, DType::F32, &gpu.device)?;
+            Ok::<_, Error>(Inputs { batch, table, loaded: Vec::new() })
+        };
         Ok(Self {
-            batch: Batch { inputs: inputs.copy()?, targets: targets.copy()? },
-            table: Tensor::zeros(rows, DType::F32, &gpu.device)?,
-            loss: Tensor::zeros(1, DType::F32, &gpu.device)?,
+            inputs: (0..work.steps_per_launch).map(|_| inputs()).collect::<Result<_, _>>()?,
+            losses: Tensor::zeros(work.steps_per_launch, DType::F32, &gpu.device)?,
             optimizer,
             pool: GradientBufferPool::new(),
             ring: StagingRing::new(&gpu.session, NonZeroUsize::new(4).expect("4 is not 0"), StagingLane::Compute)?,
-            loaded: Vec::new(),
             num_steps: 0,
             work,
         })
@@ -80,59 +96,74 @@ impl OptimizerStep {
         self.num_steps
     }
 
-    /// Brings the next batch and the optimizer's constants to the device.
-    pub(crate) fn load(&mut self) -> Result<UpdatePlan, Error> {
-        let (plan, mut feed) = self.feed()?;
+    /// Brings the next batches and the optimizer's constants to the device.
+    pub(crate) fn load(&mut self) -> Result<Vec<UpdatePlan>, Error> {
+        let (plans, mut feed) = self.feed()?;
         feed.run().map_err(|refusal| refused("a copy to the inputs", refusal))?;
-        Ok(plan)
+        Ok(plans)
     }
 
-    /// The next batch and the optimizer's constants, on their way to the device.
-    fn feed(&mut self) -> Result<(UpdatePlan, Feed<'_>), Error> {
+    /// The next batches and the optimizer's constants, on their way to the device.
+    fn feed(&mut self) -> Result<(Vec<UpdatePlan>, Feed<'_>), Error> {
         let model = &self.work.model;
-        let plan = self.optimizer.prepare(model.parameters(), model.layout(), self.work.learning_rate)?;
-        let batch = self.work.batch(self.num_steps)?;
-        self.num_steps += 1;
-        self.optimizer.commit(model.layout(), &plan);
-        let table = plan.table();
-        let constants = [(HostSlice::F32(&table), &self.table)];
-        let has_moved = table != self.loaded;
-        let samples = [(&batch.inputs, &self.batch.inputs), (&batch.targets, &self.batch.targets)];
-        let feed = self.ring.feed(if has_moved { &constants } else { &[] }, &samples)?;
-        self.loaded = table;
-        Ok((plan, feed))
+        let (mut plans, mut tables, mut batches) = (Vec::new(), Vec::new(), Vec::new());
+        for _ in &self.inputs {
+            let plan = self.optimizer.prepare(model.parameters(), model.layout(), self.work.learning_rate)?;
+            batches.push(self.work.batch(self.num_steps)?);
+            self.num_steps += 1;
+            self.optimizer.commit(model.layout(), &plan);
+            tables.push(plan.table());
+            plans.push(plan);
+        }
+        let (mut constants, mut samples) = (Vec::new(), Vec::new());
+        for ((inputs, table), batch) in self.inputs.iter().zip(&tables).zip(&batches) {
+            if *table != inputs.loaded {
+                constants.push((HostSlice::F32(table), &inputs.table));
+            }
+            samples.extend([(&batch.inputs, &inputs.batch.inputs), (&batch.targets, &inputs.batch.targets)]);
+        }
+        let feed = self.ring.feed(&constants, &samples)?;
+        for (inputs, table) in self.inputs.iter_mut().zip(tables) {
+            inputs.loaded = table;
+        }
+        Ok((plans, feed))
     }
 
     /// Device work only; leaves no tensor behind.
-    pub(crate) fn region(&self, plan: &UpdatePlan) -> Result<(), Error> {
+    pub(crate) fn region(&self, plans: &[UpdatePlan]) -> Result<(), Error> {
+        let mut steps = self.inputs.iter().zip(plans).enumerate();
+        steps.try_for_each(|(index, (inputs, plan))| self.take(index, inputs, plan))
+    }
+
+    fn take(&self, index: usize, inputs: &Inputs, plan: &UpdatePlan) -> Result<(), Error> {
         let model = &self.work.model;
         let (parameters, layout) = (model.parameters(), model.layout());
         let copies = self.optimizer.working_copies(parameters, layout)?;
         // Layers say themselves what they multiply.
-        let loss = with_copies(Precision::F32, copies, || self.work.loss(&self.batch)).0?;
+        let loss = with_copies(Precision::F32, copies, || self.work.loss(&inputs.batch)).0?;
         let gradient = self.pool.lease_to_write(
             layout.num_elements(),
-            row_type(parameters, self.loss.device()),
-            self.loss.device(),
+            row_type(parameters, self.losses.device()),
+            self.losses.device(),
         )?;
         gather_gradients(&loss.backward()?, parameters, layout, GradientScope::Main, &gradient)?;
-        self.optimizer.apply(parameters, layout, gradient.as_tensor(), plan, Some(&self.table))?;
-        Ok(self.loss.slice_set(&loss.detach().reshape(1)?, 0, 0)?)
+        self.optimizer.apply(parameters, layout, gradient.as_tensor(), plan, Some(&inputs.table))?;
+        Ok(self.losses.slice_set(&loss.detach().reshape(1)?, 0, index)?)
     }
 
-    /// The next step, one launch after the other, in the way a region runs.
+    /// The next steps, one kernel after the other, in the way a region runs.
     pub(crate) fn eagerly(&mut self, gpu: &Gpu) -> Result<(), Error> {
-        let plan = self.load()?;
-        gpu.session.warm(|| self.region(&plan))
+        let plans = self.load()?;
+        gpu.session.warm(|| self.region(&plans))
     }
 
-    /// The next step as a replay.
+    /// The next steps as a replay.
     pub(crate) fn replayed(&mut self, captured: &Captured) -> Result<(), Error> {
         self.load()?;
         replay(captured)
     }
 
-    /// The next step as a replay of what was compiled; `launched` is told what the call took that launches it.
+    /// The next steps as a replay of what was compiled; `launched` is told what the call took that launches it.
     pub(crate) fn compiled(
         &mut self,
         gpu: &Gpu,
@@ -153,19 +184,14 @@ impl OptimizerStep {
 
     /// Loss before the last step. Waits for the device.
     pub(crate) fn last_loss(&self) -> Result<f32, Error> {
-        Ok(read_vec(&self.loss, "bench_loss", &mut HostReads::default())?[0])
+        let losses = read_vec(&self.losses, "bench_loss", &mut HostReads::default())?;
+        Ok(losses[losses.len() - 1])
     }
 
     /// What a graph of the step must keep alive and this value does not.
     pub(crate) fn held(&self) -> impl Iterator<Item = (&str, &Tensor)> {
         let parameters = self.work.model.parameters().iter();
         let parameters = parameters.map(|parameter| (parameter.name.as_str(), parameter.var.as_tensor()));
-        let buffers = [
-            ("inputs", &self.batch.inputs),
-            ("targets", &self.batch.targets),
-            ("table", &self.table),
-            ("loss", &self.loss),
-        ];
-        parameters.chain(buffers)
+        parameters.chain(self.inputs.iter().flat_map(Inputs::tensors)).chain([("losses", &self.losses)])
     }
 }

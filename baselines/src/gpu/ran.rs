@@ -28,9 +28,11 @@ pub(crate) struct Ran {
     pub(crate) history: Vec<Vec<u64>>,
     pub(crate) steps: u64,
     pub(crate) captures: u64,
-    /// Steps that were replays of a graph, captured or compiled.
+    /// Launches of which it was told: of one step or of several.
+    pub(crate) launches: u64,
+    /// Launches that were replays of a graph, captured or compiled.
     pub(crate) replays: u64,
-    /// Steps that were replays of a compiled graph.
+    /// Launches that were replays of a compiled graph.
     pub(crate) compiled: u64,
     /// Why a shape was not captured or not compiled; absent when every one was.
     pub(crate) refusal: Option<Refusal>,
@@ -53,7 +55,7 @@ impl Ran {
         pause: impl Fn(StepIndex) -> Duration,
     ) -> Result<Self, Broken> {
         let start = values_of(trainer.seeds().model().parameters())?;
-        let mut history = History { epochs: Vec::new(), pause };
+        let mut history = History { epochs: Vec::new(), launches: 0, pause };
         trainer.run(eager, &mut history)?;
         history.epochs.push(bits(&trainer.test(eager)?.score).collect());
         let refusal = trainer.last_refusal().or(trainer.last_compile_refusal()).cloned();
@@ -61,6 +63,7 @@ impl Ran {
             start,
             parameters: values_of(trainer.seeds().model().parameters())?,
             history: history.epochs,
+            launches: history.launches,
             steps: trainer.progress().1.0,
             captures: trainer.graph_stats().total.captures,
             replays: trainer.graph_stats().total.replays,
@@ -141,11 +144,13 @@ fn bits(score: &Score) -> impl Iterator<Item = u64> {
 /// Notes what each epoch came to, and pauses.
 struct History<F> {
     epochs: Vec<Vec<u64>>,
+    launches: u64,
     pause: F,
 }
 
 impl<F: Fn(StepIndex) -> Duration> Observer for History<F> {
     fn step_finished(&mut self, step: StepIndex) -> Flow {
+        self.launches += 1;
         thread::sleep((self.pause)(step));
         Flow::Continue
     }
@@ -173,6 +178,7 @@ mod tests {
             start: vec![0.0; 4],
             parameters: vec![1.0; 4],
             history: vec![[1.5_f64, 1.25, 0.5].map(f64::to_bits).to_vec(); 4],
+            launches: 1000,
             steps: 1000,
             captures: 1,
             replays: 990,

@@ -47,6 +47,8 @@ pub(crate) struct Workload {
     pub(crate) tokens: Option<Tokens>,
     /// How its network is built.
     pub(crate) variant: Variant,
+    /// Steps that share a launch.
+    pub(crate) steps_per_launch: usize,
 }
 
 /// What a language model learns from in a step.
@@ -115,6 +117,7 @@ impl Workload {
             learning_rate: 0.01,
             tokens: None,
             variant,
+            steps_per_launch: 1,
         })
     }
 
@@ -146,6 +149,7 @@ impl Workload {
             learning_rate: 1e-3,
             tokens: None,
             variant,
+            steps_per_launch: 1,
         })
     }
 
@@ -204,6 +208,7 @@ impl Workload {
             learning_rate: 1e-3,
             tokens,
             variant,
+            steps_per_launch: 1,
         }
     }
 
@@ -225,6 +230,7 @@ impl Workload {
             learning_rate: 1e-3,
             tokens: None,
             variant,
+            steps_per_launch: 1,
         })
     }
 

@@ -23,11 +23,15 @@ pub(crate) struct Edges {
 /// without asking. Larger blocks beside those of another kernel leave little room, and what begins meanwhile crowds where some is.
 const MAX_SHARED_BYTES: u32 = 48 << 10;
 
+/// Most blocks of a kernel that is nowhere in the way of others while it waits, and most such kernels after one.
+const FEW_BLOCKS: u64 = 16;
+const FEW_AFTER: usize = 4;
+
 /// The edges of each node; `waits` says of each whether it is a kernel that waits, and lets others begin with it. Few nodes come after
 /// nothing (`roots.rs`), so that some have an edge that the program does not ask for.
 ///
-/// After a kernel that more than one node depends on none is early: blocks that wait would take the places of those that could run. Kernels
-/// with large blocks neither begin early nor, where they wait themselves, let others.
+/// After a kernel that more than one node depends on none is early but a few kernels of few blocks after one of few: more that wait would take
+/// the places of those that could run. Kernels with large blocks neither begin early nor, where they wait themselves, let others.
 pub(crate) fn edges(program: &Program, waits: &[bool]) -> Vec<Edges> {
     let dependencies = with_few_roots(program);
     let mut num_after = vec![0_usize; program.nodes.len()];
@@ -36,7 +40,9 @@ pub(crate) fn edges(program: &Program, waits: &[bool]) -> Vec<Edges> {
     let is_crowded = |node: usize| waits[node] && is_large(&program.nodes[node]);
     let is_early = |node: usize, before: NodeIndex| {
         let is_kernel = matches!(program.nodes[before.0].kind, NodeKind::Kernel(_));
-        waits[node] && is_kernel && num_after[before.0] == 1 && !is_crowded(node) && !is_crowded(before.0)
+        let are_few = |nodes: [usize; 2]| nodes.iter().all(|node| has_few_blocks(&program.nodes[*node]));
+        let has_room = num_after[before.0] == 1 || (num_after[before.0] <= FEW_AFTER && are_few([node, before.0]));
+        waits[node] && is_kernel && has_room && !is_crowded(node) && !is_crowded(before.0)
     };
     let of = |(index, before): (usize, Vec<NodeIndex>)| {
         let (early, full) = before.into_iter().partition(|before| is_early(index, *before));
@@ -51,6 +57,11 @@ pub(crate) fn early_root(program: &Program, waits: &[bool], edges: &[Edges]) -> 
     let mut roots = edges.iter().enumerate().filter(|(_, edges)| edges.full.is_empty() && edges.early.is_empty());
     let (root, None) = (roots.next()?.0, roots.next()) else { return None };
     (waits[root] && !is_large(&program.nodes[root])).then_some(NodeIndex(root))
+}
+
+fn has_few_blocks(node: &Node) -> bool {
+    let NodeKind::Kernel(kernel) = &node.kind else { return false };
+    kernel.launch.grid.iter().map(|blocks| u64::from(*blocks)).product::<u64>() <= FEW_BLOCKS
 }
 
 fn is_large(node: &Node) -> bool {
@@ -101,7 +112,7 @@ mod tests {
         true
     }
 
-    /// Of fills (0), kernels of somebody else (1), kernels that wait (2), and such with large blocks (3).
+    /// Of fills (0), kernels of somebody else (1), kernels that wait (2), and such with large blocks (3) or with few (4).
     fn program(kinds: &[u8], pairs: &[(usize, usize)]) -> Program {
         let text: Vec<String> = kinds
             .iter()
@@ -123,6 +134,7 @@ mod tests {
         for (node, kind) in program.nodes.iter_mut().zip(kinds) {
             if let NodeKind::Kernel(kernel) = &mut node.kind {
                 kernel.launch.shared_bytes = if *kind == 3 { MAX_SHARED_BYTES + 1 } else { MAX_SHARED_BYTES };
+                kernel.launch.grid = if *kind == 4 { [8, 2, 1] } else { [17, 1, 1] };
             }
         }
         program
@@ -131,7 +143,7 @@ mod tests {
     proptest! {
         #[test]
         fn nothing_touches_memory_before_all_that_it_comes_after_is_over(
-            kinds in prop::collection::vec(0..4_u8, 1..24), pairs in prop::collection::vec((0..24_usize, 0..24_usize), 0..60),
+            kinds in prop::collection::vec(0..5_u8, 1..24), pairs in prop::collection::vec((0..24_usize, 0..24_usize), 0..60),
         ) {
             let program = program(&kinds, &pairs);
             let waits: Vec<bool> = kinds.iter().map(|kind| *kind >= 2).collect();
@@ -169,6 +181,21 @@ mod tests {
             [edge(&[], &[]), edge(&[0], &[]), edge(&[0], &[1]), edge(&[], &[2]), edge(&[3], &[]), edge(&[3], &[])];
         assert_eq!(edges(&program, &[false, false, true, true, true, true]), expected);
         assert!(edges(&program, &[false; 6]).iter().all(|edges| edges.early.is_empty()));
+    }
+
+    #[test]
+    fn kernels_of_few_blocks_start_early_beside_others_after_one_of_few() {
+        let early = |kinds: &[u8]| {
+            let edges = edges(&program(kinds, &[(0, 1), (0, 2)]), &[true; 3]);
+            [1, 2].map(|node| edges[node].early.len())
+        };
+        assert_eq!([early(&[4, 4, 4]), early(&[4, 4, 2]), early(&[4, 4, 3])], [[1, 1], [1, 0], [1, 0]]);
+        assert_eq!(early(&[2, 4, 4]), [0, 0]);
+        let after_one = |count: usize| {
+            let pairs: Vec<_> = (1..=count).map(|node| (0, node)).collect();
+            edges(&program(&[4; 8][..=count], &pairs), &[true; 8][..=count])[1].early.len()
+        };
+        assert_eq!([4, 5].map(after_one), [1, 0]);
     }
 
     #[test]

@@ -35,6 +35,12 @@ impl DeviceTimer {
         self.last_ms
     }
 
+    /// The time that became known since this was asked before, ms; and whether none is under way.
+    pub(crate) fn take_ms(&mut self) -> (Option<f64>, bool) {
+        self.poll();
+        (self.last_ms.take(), !self.under_way)
+    }
+
     /// Lets go of the last time, and of what is under way: they are of work that is no longer done so.
     pub(crate) fn forget(&mut self) {
         (self.under_way, self.last_ms) = (false, None);

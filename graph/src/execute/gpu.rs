@@ -23,6 +23,7 @@ pub struct Gpu {
     options: CompileOptions,
     captured: Stopwatch,
     compiled: Stopwatch,
+    num_steps: u32,
 }
 
 /// Times of some of the replays of one kind.
@@ -30,6 +31,10 @@ pub struct Gpu {
 struct Stopwatch {
     timer: DeviceTimer,
     num_replays: u64,
+    /// Steps of the replay that is measured.
+    num_steps: u32,
+    /// Of a step of the last replay that was.
+    last_ms: Option<f64>,
 }
 
 impl Gpu {
@@ -38,9 +43,12 @@ impl Gpu {
     /// # Errors
     /// [`Refusal::Driver`].
     pub fn new(session: Session, options: CompileOptions) -> Result<Self, Refusal> {
-        let stopwatch = || Ok::<_, Refusal>(Stopwatch { timer: session.timer()?, num_replays: 0 });
+        let stopwatch = || {
+            let timer = session.timer()?;
+            Ok::<_, Refusal>(Stopwatch { timer, num_replays: 0, num_steps: 1, last_ms: None })
+        };
         let (captured, compiled) = (stopwatch()?, stopwatch()?);
-        Ok(Self { session, options, captured, compiled })
+        Ok(Self { session, options, captured, compiled, num_steps: 1 })
     }
 
     /// The session.
@@ -49,22 +57,48 @@ impl Gpu {
         &self.session
     }
 
-    /// Time on the device of the last replay of a captured graph that was measured, ms.
+    /// Says how many steps the next replays are, of which a time is told of each: one until then.
+    pub fn set_steps_per_replay(&mut self, num_steps: u32) {
+        self.num_steps = num_steps;
+    }
+
+    /// Time on the device of a step of the last replay of a captured graph that was measured, ms.
     pub fn captured_ms(&mut self) -> Option<f64> {
-        self.captured.timer.last_ms()
+        self.captured.poll();
+        self.captured.last_ms
     }
 
     /// The same of a compiled graph.
     pub fn compiled_ms(&mut self) -> Option<f64> {
-        self.compiled.timer.last_ms()
+        self.compiled.poll();
+        self.compiled.last_ms
     }
 }
 
 impl Stopwatch {
-    fn around(&mut self, session: &Session, replay: impl FnOnce() -> Result<(), Refusal>) -> Result<(), Refusal> {
+    fn around(
+        &mut self,
+        session: &Session,
+        num_steps: u32,
+        replay: impl FnOnce() -> Result<(), Refusal>,
+    ) -> Result<(), Refusal> {
         let sampled = self.num_replays.is_multiple_of(SAMPLE_EVERY);
         self.num_replays += 1;
-        if sampled { session.time(&mut self.timer, replay) } else { replay() }
+        // One that is under way is left to itself: its steps are known.
+        if !(sampled && self.poll()) {
+            return replay();
+        }
+        self.num_steps = num_steps;
+        session.time(&mut self.timer, replay)
+    }
+
+    /// Takes in what is known by now; whether nothing is under way.
+    fn poll(&mut self) -> bool {
+        let (measured, is_idle) = self.timer.take_ms();
+        if let Some(ms) = measured {
+            self.last_ms = Some(ms / f64::from(self.num_steps));
+        }
+        is_idle
     }
 }
 
@@ -109,11 +143,11 @@ impl Compiler for Gpu {
     }
 
     fn replay_captured(&mut self, captured: &Captured) -> Result<(), Refusal> {
-        self.captured.around(&self.session, || captured.replay())
+        self.captured.around(&self.session, self.num_steps, || captured.replay())
     }
 
     fn replay(&mut self, compiled: &CompiledGraph, feed: Option<&mut Feed<'_>>) -> Result<(), Refusal> {
-        self.compiled.around(&self.session, || match feed {
+        self.compiled.around(&self.session, self.num_steps, || match feed {
             Some(feed) => compiled.replay_fed(feed),
             None => compiled.replay(),
         })

@@ -135,6 +135,13 @@ const CASES: &[Case] = {
         ([4096, 24, 2056], OutIn, Gelu, true, Rounded),
         ([4096, 24, 2052], InOut, Relu, true, Half),
         ([4100, 24, 2048], OutIn, None, true, Rounded),
+        ([31, 132, 16], OutIn, Relu, true, F32),
+        ([32, 132, 16], OutIn, None, true, Bf16),
+        ([33, 132, 16], OutIn, None, true, F32),
+        ([4, 132, 1], OutIn, None, true, Mixed),
+        ([32, 4, 16], OutIn, None, false, Mixed),
+        ([31, 128, 4], OutIn, None, true, Rounded),
+        ([1, 4, 16], OutIn, None, false, Half),
     ]
 };
 

@@ -12,7 +12,8 @@ use crate::operations::count;
 /// On the CPU contiguous `f32` goes to one operation with the bits of candle's, but for [`Activation::Gelu`](super::Activation::Gelu), which
 /// computes the gradients that are asked for and no others. On a GPU `f32` and `bf16` go to fused products (see [`Precision`](super::Precision) and candle's switch
 /// for TF32 products, which applies here too); with a weight (out, in), up to 16 outputs of up to 4096 rows, inputs in multiples of 4,
-/// and one row without a bias, to kernels of their own, whose sums are those of `f32`, for TF32 too. Other types, layouts and devices go to candle's operations. The first product
+/// and one row without a bias, to kernels of their own, whose sums are those of `f32`, for TF32 too; so does the gradient of such a weight,
+/// up to 32 rows. Other types, layouts and devices go to candle's operations. The first product
 /// on a GPU creates the handle of its library, which is not possible while a graph is recorded: run the step once before.
 /// Gradients of gradients exist on the last of these ways only.
 ///

@@ -10,7 +10,7 @@ use esper_graph::precision::{rounded_once, working_copy};
 
 use super::kernels::{activate, activation_gradient, add_bias, column_sums, gradient_and_sums, round, row_product};
 use super::options::{Activation, LinearOptions, WeightOrder};
-use super::thin::{thin_gradient, thin_product};
+use super::thin::{thin_gradient, thin_product, thin_weight_gradient};
 use crate::device::{Array, Epilogue, Scalar, multiply, unwritten, unwritten_tensor};
 use crate::matrix::Product;
 
@@ -177,22 +177,40 @@ impl Layer {
         } else {
             None
         };
-        // cuBLASLt's epilogue for these sums is a kernel of its own that waits for the product.
-        if let Some(sums) = sums.filter(|_| !is_summed) {
-            column_sums(device, dz, sums)?;
-        }
         let of_weight = if weight.track_op() {
-            let target = unwritten_tensor(device, weight.shape(), Scalar::of(weight.dtype())?)?;
-            let operands = match self.options.order {
-                WeightOrder::InOut => (x_operand, dz),
-                WeightOrder::OutIn => (dz, x_operand),
-            };
-            plain(device, &product.weight_gradient(), operands, Array::of_tensor(&target)?)?;
-            Some(target)
+            Some(unwritten_tensor(device, weight.shape(), Scalar::of(weight.dtype())?)?)
         } else {
             None
         };
+        let result = of_weight.as_ref().map(Array::of_tensor).transpose()?;
+        self.weight_gradient(device, &product, (dz, x_operand), result, sums.filter(|_| !is_summed))?;
         Ok([of_x, of_weight, of_bias])
+    }
+
+    /// Writes the gradient of the weight to `result`, and the sums of the columns of dz, as far as they are asked for.
+    fn weight_gradient(
+        &self,
+        device: &CudaDevice,
+        product: &Product,
+        (dz, x): (Array<'_>, Array<'_>),
+        result: Option<Array<'_>>,
+        sums: Option<Array<'_>>,
+    ) -> Result<()> {
+        if let Some(result) = result
+            && thin_weight_gradient(device, product, (dz, x), result, sums)?
+        {
+            return Ok(());
+        }
+        // cuBLASLt's epilogue for these sums is a kernel of its own that waits for the product.
+        if let Some(sums) = sums {
+            column_sums(device, dz, sums)?;
+        }
+        let Some(result) = result else { return Ok(()) };
+        let operands = match self.options.order {
+            WeightOrder::InOut => (x, dz),
+            WeightOrder::OutIn => (dz, x),
+        };
+        plain(device, &product.weight_gradient(), operands, result)
     }
 
     /// The gradient before the activation, in the type that is multiplied; none if it is `gradient` itself. Whether the sums

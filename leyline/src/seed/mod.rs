@@ -41,7 +41,8 @@
 //!   has no host-side method of its own: what changes it, or reads its tensors, is a method of the manager.
 //! - **SM-2** `export_seed_states` is ordered by seed id and lists every seed from germination to reset.
 //! - **SM-3** `apply` takes effect whole or not at all; a refusal leaves states, layout and outputs as they were. After a blend
-//!   over n steps, alpha is at its target once `finish_step` was called n times.
+//!   over n steps, alpha is at its target once `finish_step` was called n times. Where no seed is exported with another `alpha_mode` than
+//!   [`AlphaMode::Hold`] that is not paused, nor with `weights_pending`, `finish_step` changes nothing: a trainer may call it later.
 //! - **SM-4** attribution weights are finite, at least 0, sum to at most 1, and name only seeds that can influence the
 //!   loss of this batch; the rest is the host share.
 //! - **SM-5** the layout's revision grows with every change of the computation and never shrinks.
@@ -198,7 +199,7 @@ pub trait SeedManager: Durable {
         self.export_seed_states(eager).map(|_| None)
     }
 
-    /// Ends an optimizer step: moves alpha ramps on.
+    /// Ends an optimizer step: moves alpha ramps on, and nothing else that is not exported before as on its way (SM-3).
     ///
     /// # Errors
     /// When a device scalar cannot be written.

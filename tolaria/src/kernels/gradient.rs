@@ -153,7 +153,7 @@ impl DeviceKernels {
         if workspace.num_parts > 0 {
             let function = self.function("combine_and_square")?;
             let mut launch = stream.launch_builder(&function);
-            launch.arg(&table).arg(&chunks).arg(&parts).arg(&coefficients).arg(&squares);
+            launch.arg(&table).arg(&chunks).arg(&coefficients).arg(&squares);
             // SAFETY: `rows` confirmed that every chunk is in every row; a place per chunk.
             let launch = || tensor_error(unsafe { launch.launch(blocks_of(workspace.num_chunks, 1)) });
             let effect = || {
@@ -186,12 +186,11 @@ impl DeviceKernels {
         if workspace.num_chunks == 0 {
             return Ok(());
         }
-        let (chunks, parts) = (address(&workspace.chunks)?, address(&workspace.parts)?);
-        let coefficients = address(coefficients)?;
+        let (chunks, coefficients) = (address(&workspace.chunks)?, address(coefficients)?);
         let stream = self.stream();
         let function = self.function("combine_rows")?;
         let mut launch = stream.launch_builder(&function);
-        launch.arg(&table).arg(&chunks).arg(&parts).arg(&coefficients).arg(&factors);
+        launch.arg(&table).arg(&chunks).arg(&coefficients).arg(&factors);
         // SAFETY: `rows` confirmed that every chunk is in every row, `check_terms` the sizes of the others.
         let launch = || tensor_error(unsafe { launch.launch(blocks_of(workspace.num_chunks, 1)) });
         let effect = || updating(workspace.reading_combination(&table, rows.len(), coefficients, factors), rows[0]);
@@ -255,7 +254,7 @@ impl Workspace {
 
     /// What a kernel reads that combines rows, beside constants of its own. `factors` is 0 where there are none.
     pub(super) fn reading_combination(&self, rows: &Rows, count: usize, coefficients: u64, factors: u64) -> Effect {
-        let effect = reading(self.reading_rows(rows, count), &self.parts).reading(coefficients, 8 * count);
+        let effect = self.reading_rows(rows, count).reading(coefficients, 8 * count);
         if factors == 0 { effect } else { effect.reading(factors, 4 * self.num_parts.max(1)) }
     }
 

@@ -50,8 +50,8 @@ impl DeviceKernels {
             candle_core::bail!("{} parameters are updated: expected {}", updates.len(), workspace.num_parts)
         }
         expect(args.constants, DType::F32, TABLE_WIDTH * updates.len(), "optimizer constants")?;
-        let (chunks, parts) = (address(&workspace.chunks)?, address(&workspace.parts)?);
-        let (coefficients, constants) = (address(args.coefficients)?, address(args.constants)?);
+        let (chunks, coefficients) = (address(&workspace.chunks)?, address(args.coefficients)?);
+        let constants = address(args.constants)?;
         let is_half = updates.iter().any(|update| update.parameter.dtype() == DType::BF16);
         let numbers = match updates.iter().find_map(|update| update.beside) {
             None if is_half => Numbers::Drawn,
@@ -71,7 +71,7 @@ impl DeviceKernels {
             let first_chunk = count(first);
             let shares = (ENOUGH_BLOCKS / num_chunks.max(1)).clamp(1, MAX_SHARES);
             let mut launch = stream.launch_builder(&function);
-            launch.arg(&rows).arg(&table).arg(&settings).arg(&chunks).arg(&parts);
+            launch.arg(&rows).arg(&table).arg(&settings).arg(&chunks);
             launch.arg(&coefficients).arg(&factors).arg(&constants).arg(&first_chunk);
             // SAFETY: `table` confirmed the size of every tensor, the others were checked above; the chunks of these
             // parts and no others take part.

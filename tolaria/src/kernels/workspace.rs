@@ -14,7 +14,7 @@ const TILE: usize = 8;
 /// Chunks whose sums are added first, as in `kernels/geometry.cuh`.
 const GROUP: usize = 16;
 /// Words of a chunk and of a part in `kernels/geometry.cuh`.
-const CHUNK_WORDS: usize = 4;
+const CHUNK_WORDS: usize = 10;
 const PART_WORDS: usize = 10;
 /// Dynamic shared memory that every device gives to a block.
 const SHARED_BYTES: usize = 48 << 10;
@@ -80,8 +80,9 @@ impl Workspace {
         let chunk_words: Vec<u32> = chunks
             .iter()
             .flat_map(|chunk| {
-                let [low, high] = halves(chunk.range.start);
-                [low, high, word(chunk.range.len()), word(chunk.part)]
+                let (own, part) = (&chunk.range, &parts[chunk.part]);
+                let places = [own.start, part.range.start, part.range.len()].map(halves);
+                [places[0], [own.len(), chunk.part].map(word), places[1], places[2], [word(part.domain()), 0]].concat()
             })
             .collect();
         let numbers = |count: usize| Tensor::zeros(count.max(1), DType::F64, device);

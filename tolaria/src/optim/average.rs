@@ -43,8 +43,8 @@ impl Averages {
         Self { decay, of: BTreeMap::new() }
     }
 
-    /// What the next update moves the average by; makes it where there is none.
-    pub(super) fn prepare(&mut self, parameter: &Parameter, owner: Owner) -> Result<f32, Error> {
+    /// What the update after the next `ahead` moves the average by; makes it where there is none.
+    pub(super) fn prepare(&mut self, parameter: &Parameter, owner: Owner, ahead: u64) -> Result<f32, Error> {
         let var = &parameter.var;
         if !self.of.contains_key(&parameter.name) {
             let value = Var::from_tensor(&var.as_detached_tensor().copy()?)?;
@@ -65,7 +65,7 @@ impl Averages {
             let kind = |tensor: &Tensor| format!("{:?} {:?}", tensor.dtype(), tensor.dims());
             return Err(Error::mismatch(format!("average of `{}`", parameter.name), kind(var), kind(&average.value)));
         }
-        Ok(if average.steps == 0 { 1.0 } else { to_f32(1.0 - self.decay) })
+        Ok(if average.steps + ahead == 0 { 1.0 } else { to_f32(1.0 - self.decay) })
     }
 
     pub(super) fn value(&self, name: &str) -> Option<&Var> {

@@ -30,13 +30,15 @@ mod rounding;
 mod copies;
 mod fused;
 mod state;
+mod plan;
 mod optimizer;
 mod saved;
 
 pub use average::averages;
 pub use config::OptimizerConfig;
 pub use groups::{Decays, GroupsConfig};
-pub use optimizer::{Optimizer, UpdatePlan};
+pub use optimizer::Optimizer;
+pub use plan::UpdatePlan;
 pub use rounding::Rounding;
 pub(crate) use rules::{Element, TABLE_WIDTH};
 #[cfg(feature = "cuda")]

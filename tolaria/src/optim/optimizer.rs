@@ -13,9 +13,10 @@ use super::config::OptimizerConfig;
 use super::copies::Copies;
 use super::fused::{self, Source};
 use super::groups::GroupsConfig;
-use super::muon::{self, Matrix};
-use super::rounding::{Draw, Rounding};
-use super::rules::{Element, MAX_CONSTANTS, TABLE_WIDTH};
+use super::muon;
+use super::plan::{Planned, UpdatePlan};
+use super::rounding::Rounding;
+use super::rules::{Element, TABLE_WIDTH};
 use super::state::{Form, ParameterState};
 use crate::aggregate::{Coefficients, Combination, Factors, Terms};
 use crate::cpu;
@@ -178,6 +179,21 @@ impl Optimizer {
         layout: &ParameterLayout,
         learning_rate: f64,
     ) -> Result<UpdatePlan, Error> {
+        self.prepare_ahead(parameters, layout, learning_rate, 0)
+    }
+
+    /// [`Self::prepare`] of the step after the next `ahead`, which are prepared already and counted later: at zero, of the next one.
+    ///
+    /// # Errors
+    /// # Sync
+    /// As [`Self::prepare`].
+    pub(crate) fn prepare_ahead(
+        &mut self,
+        parameters: &[Parameter],
+        layout: &ParameterLayout,
+        learning_rate: f64,
+        ahead: u64,
+    ) -> Result<UpdatePlan, Error> {
         let form = self.form();
         if !self.check(parameters, layout)? {
             self.make_states(parameters, layout)?;
@@ -191,7 +207,7 @@ impl Optimizer {
             let owner = segment.spec.owner;
             let (rate, decays) = self.groups.of(segment);
             let averages = self.averages.as_mut();
-            let weight = averages.map(|averages| averages.prepare(parameter, owner)).transpose()?;
+            let weight = averages.map(|averages| averages.prepare(parameter, owner, ahead)).transpose()?;
             let matrix = self.config.matrix(segment);
             let plan = |steps| Planned { steps, learning_rate: learning_rate * rate, decays, weight, matrix };
             let Some(state) = states.get(&parameter.name).filter(|_| form.remembers(parameter)) else {
@@ -206,8 +222,9 @@ impl Optimizer {
                     *tensor = tensor.to_device(parameter.var.device())?;
                 }
             }
-            planned.push(plan(state.steps + 1));
-            draws.push(state.draw(parameter, state.steps + 1, self.rounding));
+            let steps = state.steps + 1 + ahead;
+            planned.push(plan(steps));
+            draws.push(state.draw(parameter, steps, self.rounding));
         }
         Ok(UpdatePlan { config: self.config, planned, draws })
     }
@@ -518,29 +535,6 @@ fn check_gradient(parameters: &[Parameter], layout: &ParameterLayout, gradient: 
     Ok(())
 }
 
-/// What an update depends on beside gradient and state; made by [`Optimizer::prepare`].
-#[derive(Debug, Clone, PartialEq)]
-pub struct UpdatePlan {
-    config: OptimizerConfig,
-    /// Of each parameter that has elements.
-    planned: Vec<Planned>,
-    /// Of each of them that is rounded at random.
-    draws: Vec<Option<Draw>>,
-}
-
-/// What the update of one parameter depends on.
-#[derive(Debug, Clone, Copy, PartialEq)]
-struct Planned {
-    /// Updates, this one included.
-    steps: u64,
-    learning_rate: f64,
-    decays: bool,
-    /// What the average moves by; absent where none is kept.
-    weight: Option<f32>,
-    /// What a rule over whole matrices does as one.
-    matrix: Option<Matrix>,
-}
-
 /// Which of its element-wise rules an optimizer applies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
@@ -556,36 +550,6 @@ impl Stage {
 
     fn is_last(self) -> bool {
         self != Self::First
-    }
-}
-
-impl UpdatePlan {
-    /// The plan as the kernels of a GPU read it, (parameters with elements, 5), row by row.
-    #[must_use]
-    pub fn table(&self) -> Vec<f32> {
-        // Most parameters are alike, and powers take longer than to see that.
-        let mut known: Vec<(&Planned, [f32; MAX_CONSTANTS])> = Vec::new();
-        let mut constants = |planned| match known.iter().find(|(other, _)| *other == planned) {
-            Some((_, constants)) => *constants,
-            None => {
-                let mut constants = self.element(planned).constants();
-                constants[MAX_CONSTANTS - 1] = planned.weight.unwrap_or(constants[MAX_CONSTANTS - 1]);
-                known.push((planned, constants));
-                constants
-            }
-        };
-        let mut table = Vec::with_capacity(self.planned.len() * TABLE_WIDTH);
-        for (planned, draw) in self.planned.iter().zip(&self.draws) {
-            table.extend_from_slice(&constants(planned));
-            table.push(draw.map_or(0.0, Draw::number));
-        }
-        table
-    }
-
-    /// The update of a parameter.
-    fn element(&self, planned: &Planned) -> Element {
-        let config = if planned.decays { self.config } else { self.config.without_decay() };
-        config.element(planned.matrix, planned.learning_rate, planned.steps)
     }
 }
 

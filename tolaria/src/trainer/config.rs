@@ -146,6 +146,21 @@ pub struct ExecutionConfig {
     /// Waits for the device after each step, and names the step in an error that shows then. Otherwise one may show some steps later.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub check_each_step: bool,
+    /// Optimizer steps that share a launch, at most [`Self::MAX_STEPS_PER_LAUNCH`]: of the same bits as single ones, and planned before
+    /// the first of them. Steps are single where something is due between them or a seed is blended, and where microbatches are
+    /// attributed to seeds. Whoever watches a run is told after the last of a launch.
+    #[serde(skip_serializing_if = "is_one")]
+    pub steps_per_launch: NonZeroUsize,
+}
+
+impl ExecutionConfig {
+    /// What one launch copies to its inputs is the most that several steps have.
+    pub const MAX_STEPS_PER_LAUNCH: usize = 16;
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes fields by reference")]
+fn is_one(count: &NonZeroUsize) -> bool {
+    count.get() == 1
 }
 
 impl Default for ExecutionConfig {
@@ -162,6 +177,7 @@ impl Default for ExecutionConfig {
             data_on_device: true,
             staging_buffers: const { NonZeroUsize::new(4).unwrap() },
             check_each_step: false,
+            steps_per_launch: NonZeroUsize::MIN,
         }
     }
 }
@@ -311,6 +327,10 @@ impl TrainConfig {
         }
         if !(0.0..=1.0).contains(&self.conflict_warn) {
             issues.push(("conflict_warn".to_owned(), "a number from 0 to 1".to_owned()));
+        }
+        if self.execution.steps_per_launch.get() > ExecutionConfig::MAX_STEPS_PER_LAUNCH {
+            let accepted = format!("a number from 1 to {}", ExecutionConfig::MAX_STEPS_PER_LAUNCH);
+            issues.push(("execution.steps_per_launch".to_owned(), accepted));
         }
         let sections = [
             ("loader", self.loader.validate()),

@@ -22,6 +22,8 @@ pub(super) struct ExecutionLog {
     cold: Option<Session>,
     /// When the first step began, while it is under way.
     began: Option<Duration>,
+    /// Steps of the launch that is told next.
+    num_steps: usize,
 }
 
 impl ExecutionLog {
@@ -34,12 +36,18 @@ impl ExecutionLog {
             tally: EpochTally::default(),
             cold: None,
             began: None,
+            num_steps: 1,
         }
     }
 
     /// The first eager step on this device is timed, and waited for.
     pub(super) fn first_step_on(&mut self, gpu: &Gpu) {
         self.cold = Some(gpu).map(|gpu| gpu.session().clone());
+    }
+
+    /// What is told next is of so many steps.
+    pub(super) fn launch_of(&mut self, num_steps: usize) {
+        self.num_steps = num_steps;
     }
 
     /// A shape of step is there that was not seen before.
@@ -101,7 +109,7 @@ impl ExecutionLog {
         self.compiles.enabled.set(f64::from(u8::from(is_compiled)));
         self.compiles.warmup_remaining.set_or_clear(remaining.map(f64::from));
         if is_compiled {
-            self.compiles.replays_total.add(1);
+            self.compiles.replays_total.add(self.num_steps as u64);
         }
     }
 }
@@ -138,14 +146,14 @@ impl Watch for ExecutionLog {
     }
 
     fn replayed(&mut self, taken: Taken, remaining: Option<u32>) {
-        self.graphs.replays_total.add(1);
+        self.graphs.replays_total.add(self.num_steps as u64);
         self.step(Some(taken), remaining);
     }
 
     fn not_replayed(&mut self, fell_back: bool, remaining: Option<u32>) {
         self.step(None, remaining);
         if fell_back {
-            self.graphs.fallbacks_total.add(1);
+            self.graphs.fallbacks_total.add(self.num_steps as u64);
         }
     }
 
@@ -229,7 +237,10 @@ mod tests {
         let gauge = |name: &str| recorder.gauge_value(&format!("tolaria.{name}"), &[]);
         for round in 1..=3 {
             log.captured(&report, 0);
-            (0..5).for_each(|_| log.replayed(Taken::Captured, None));
+            (0..2).for_each(|_| log.replayed(Taken::Captured, None));
+            log.launch_of(3);
+            log.replayed(Taken::Captured, None);
+            log.launch_of(1);
             log.replayed(Taken::Compiled, None);
             log.graphs.kept.set(1.0);
             log.graphs.bytes.set(8.0);

@@ -1,4 +1,4 @@
-//! The executor of a trainer: static inputs of each shape of step, and what became of its graphs.
+//! The executor of a trainer: static inputs of each shape of launch, and what became of its graphs.
 //!
 //! Whether a step runs eagerly, is replayed or compiled is decided in [`esper_graph::execute`]. What was captured is a
 //! hypothesis: where a later recording differs, the shape runs eagerly from then on, and the run ends where something was
@@ -44,6 +44,8 @@ pub(super) struct StepShape {
     pub(super) num_samples: usize,
     /// Whether the owners of the window are told apart.
     pub(super) tells_owners_apart: bool,
+    /// Steps of a launch.
+    pub(super) num_steps: usize,
 }
 
 /// A GPU whose steps can be recorded.
@@ -57,7 +59,7 @@ struct RecordingDevice {
 /// Runs the steps of a trainer.
 #[derive(Debug)]
 pub(super) struct StepExecutor {
-    graphs: Executor<StepShape, StepInputs>,
+    graphs: Executor<StepShape, Vec<StepInputs>>,
     device: Option<RecordingDevice>,
     /// The thread's hold of a GPU, whether steps of it can be recorded or not.
     _claim: Option<Arc<DeviceClaim>>,
@@ -131,7 +133,7 @@ impl StepExecutor {
     }
 
     /// What is known of the graphs.
-    pub(super) fn graphs(&self) -> &Executor<StepShape, StepInputs> {
+    pub(super) fn graphs(&self) -> &Executor<StepShape, Vec<StepInputs>> {
         &self.graphs
     }
 
@@ -145,21 +147,24 @@ impl StepExecutor {
         self.device.as_ref().map(|device| device.gpu.session())
     }
 
-    /// Takes one step with these samples in its microbatches.
+    /// Takes the steps of a launch with these samples in their microbatches. After an error the region says how many were taken
+    /// before it.
     ///
     /// # Errors
     /// Those of the step; [`Error::FrozenValue`].
     pub(super) fn step<M: TrainableModel>(
         &mut self,
         eager: &mut Eager,
-        samples: &mut WindowSamples<'_>,
+        samples: &mut [WindowSamples<'_>],
         region: &mut Region<'_, M>,
     ) -> Result<(), Error> {
-        let (shape, step) = (region.plan.shape, region.plan.step.0);
+        let (shape, step) = (region.first().shape, region.first().step.0);
+        self.log.launch_of(shape.num_steps);
         let Some(RecordingDevice { gpu, ring, .. }) = &mut self.device else {
             self.log.not_replayed(false, None);
             let _phase = phase!("eager");
-            let mut inputs = StepInputs::direct(region.data, samples, region.device)?;
+            let direct = samples.iter_mut().map(|samples| StepInputs::direct(region.data, samples, region.device));
+            let mut inputs = direct.collect::<Result<_, _>>()?;
             return region.run_eagerly(eager, None::<&Gpu>, &mut inputs).map(drop);
         };
         if !self.graphs.knows(&shape) {
@@ -173,11 +178,16 @@ impl StepExecutor {
         let log = &mut self.log;
         let inputs =
             self.graphs.inputs(&shape, || Ok::<_, Error>((region.key(), log.timed_inputs(|| region.inputs())?)))?;
-        let feed = inputs.load(ring, region.data, samples, region.plan)?;
+        let feed = StepInputs::load(inputs, ring, region.data, samples, region.plans)?;
         let _phase = phase!("replay");
+        gpu.set_steps_per_replay(u32::try_from(shape.num_steps).unwrap_or(u32::MAX));
         let outcome = self.graphs.step(gpu, eager, (&shape, step), (region, feed), &mut self.log);
         if let (Err(_), Some(inputs)) = (&outcome, self.graphs.inputs_of_mut(&shape)) {
-            inputs.load_anew();
+            inputs.iter_mut().for_each(StepInputs::load_anew);
+        }
+        if !matches!(outcome, Err(Failure::Region(_))) {
+            // Others say nothing of steps: the region was recorded, or not run.
+            region.num_taken = 0;
         }
         outcome.map(drop).map_err(|failure| self.failed(Replayed::Steps, failure))
     }
@@ -213,7 +223,7 @@ impl StepExecutor {
         region: &mut Region<'_, M>,
     ) -> Result<(), Error> {
         let Some(RecordingDevice { gpu, .. }) = &self.device else { return Ok(()) };
-        let shape = region.plan.shape;
+        let shape = region.first().shape;
         let tested = self.graphs.test(gpu, eager, (&shape, step.0), region, &mut self.log);
         tested.map_err(|found| self.freeze(Replayed::Steps, found))
     }
@@ -379,6 +389,7 @@ mod tests {
             switches: ProductSwitches::default(),
             num_samples: 4,
             tells_owners_apart: false,
+            num_steps: 1,
         };
         executor.log.replayed(Taken::Captured, None);
         executor.last_shape = Some(shape);

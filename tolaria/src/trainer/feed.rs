@@ -42,8 +42,8 @@ pub(super) struct Feed {
     /// Absent where a step needs indices alone, or the samples of a data set in memory as they are.
     gatherer: Option<Arc<Gatherer>>,
     loader: Option<Loader>,
-    /// Buffers of a step without workers.
-    idle: Vec<HostBatch>,
+    /// Buffers of steps without workers.
+    idle: Vec<Vec<HostBatch>>,
     waited: Duration,
     clock: Arc<dyn Clock>,
 }
@@ -151,7 +151,7 @@ impl Feed {
             }
             (Some(loader), Some(gatherer)) => on(device, gatherer, loader.fetch(index)?)?,
             (None, Some(gatherer)) => {
-                let mut batches = std::mem::take(&mut self.idle);
+                let mut batches = self.idle.pop().unwrap_or_default();
                 gatherer.gather(order, window, &mut batches, &mut Progress::default())?;
                 on(device, gatherer, batches)?
             }
@@ -165,7 +165,7 @@ impl Feed {
         if let WindowSamples::Host(batches) = samples {
             match &mut self.loader {
                 Some(loader) => loader.recycle(batches),
-                None => self.idle = batches,
+                None => self.idle.push(batches),
             }
         }
     }
@@ -224,6 +224,17 @@ fn classes(data: &Dataset) -> Result<Vec<u32>, Error> {
 }
 
 impl WindowSamples<'_> {
+    /// Where the samples are in data on the device, in one piece; empty for others.
+    ///
+    /// # Errors
+    /// [`Error::InvalidData`] for one that is not in `data`.
+    pub(super) fn indices(&self, data: &Dataset) -> Result<Vec<u32>, Error> {
+        let Self::Indices(indices) = self else { return Ok(Vec::new()) };
+        let all = indices.concat();
+        data.check(&all)?;
+        Ok(all)
+    }
+
     /// Microbatch `index`, for a look at it.
     ///
     /// # Errors

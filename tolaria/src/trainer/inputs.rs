@@ -1,4 +1,4 @@
-//! What an optimizer step reads: its samples, and the numbers that change from step to step.
+//! What the optimizer steps of a launch read: their samples, and the numbers that change from step to step.
 //!
 //! On a GPU they are copied into tensors that stay where they are, one set per shape of step, so that a recorded step
 //! finds the new values at the old addresses. On the CPU the samples themselves are used.
@@ -45,18 +45,31 @@ impl StepInputs {
         samples.take(data, device).map(Self::Direct)
     }
 
-    /// What differs from step to step, on its way to where it is read; nothing where that is the host.
+    /// What differs from step to step, all of it on its way to where it is read at once; nothing where that is the host.
     pub(super) fn load<'r>(
-        &mut self,
+        steps: &mut [Self],
         ring: &'r mut StagingRing,
         data: &Dataset,
-        samples: &WindowSamples<'_>,
-        plan: &StepPlan,
+        samples: &[WindowSamples<'_>],
+        plans: &[StepPlan],
     ) -> Result<Option<Feed<'r>>, Error> {
-        match self {
-            Self::Direct(_) => Ok(None),
-            Self::Static(inputs) => inputs.load(ring, data, samples, plan).map(Some),
+        let indices = samples.iter().map(|samples| samples.indices(data)).collect::<Result<Vec<_>, _>>()?;
+        let mut parts = Vec::new();
+        for (step, ((samples, indices), plan)) in steps.iter_mut().zip(samples.iter().zip(&indices).zip(plans)) {
+            let Self::Static(step) = step else { return Ok(None) };
+            // What is on the device is known again once the copy was enqueued.
+            if step.loaded != plan.table {
+                step.loaded.clear();
+            }
+            step.parts(samples, indices, plan, &mut parts);
         }
+        let feed = ring.feed(&parts, &[])?;
+        for (step, plan) in steps.iter_mut().zip(plans) {
+            if let Self::Static(step) = step {
+                step.loaded.clone_from(&plan.table);
+            }
+        }
+        Ok(Some(feed))
     }
 
     /// What was loaded may not be on the device: the next step loads all of it.
@@ -123,30 +136,23 @@ impl StaticInputs {
     }
 
     /// The values of a step, to be copied in, in the order of the compute stream.
-    fn load<'r>(
-        &mut self,
-        ring: &'r mut StagingRing,
-        data: &Dataset,
-        samples: &WindowSamples<'_>,
-        plan: &StepPlan,
-    ) -> Result<Feed<'r>, Error> {
-        let mut parts = Vec::with_capacity(2 + 2 * plan.sizes.len());
+    fn parts<'a>(
+        &'a self,
+        samples: &'a WindowSamples<'_>,
+        of_samples: &'a [u32],
+        plan: &'a StepPlan,
+        parts: &mut Vec<(HostSlice<'a>, &'a Tensor)>,
+    ) {
         // Constants that stay the same, as those of SGD at a constant rate, are copied once.
-        let has_moved = self.loaded != plan.table;
-        if has_moved {
-            // What is on the device is known again once the copy was enqueued.
-            self.loaded.clear();
+        if self.loaded != plan.table {
             parts.push((HostSlice::F32(&plan.table), &self.table));
         }
         if let Some(arguments) = &self.arguments {
             parts.push((HostSlice::F64(&plan.arguments), arguments));
         }
-        let feed = match (&self.samples, samples) {
-            (Samples::Selected { indices, .. }, WindowSamples::Indices(samples)) => {
-                let all = samples.concat();
-                data.check(&all)?;
-                parts.push((HostSlice::U32(&all), indices));
-                ring.feed(&parts, &[])?
+        match (&self.samples, samples) {
+            (Samples::Selected { indices, .. }, WindowSamples::Indices(_)) => {
+                parts.push((HostSlice::U32(of_samples), indices));
             }
             (Samples::Copied(batches), WindowSamples::Host(rows)) => {
                 for (batch, rows) in batches.iter().zip(rows) {
@@ -154,14 +160,9 @@ impl StaticInputs {
                     parts.push((inputs, &batch.inputs));
                     parts.push((targets, &batch.targets));
                 }
-                ring.feed(&parts, &[])?
             }
             _ => unreachable!("samples of data on the device are indices, others are on the host"),
-        };
-        if has_moved {
-            self.loaded.clone_from(&plan.table);
         }
-        Ok(feed)
     }
 
     fn tensors(&self) -> Vec<(&'static str, &Tensor)> {

@@ -8,8 +8,8 @@
 //!   EpochReport ─► Observer, Recorder, checkpoint
 //! ```
 //!
-//! Start reading at [`Trainer::run`]; one optimizer step is in `step.rs`, what of it may be recorded in `region.rs`, what
-//! it reads in `inputs.rs`, the graphs of its steps in `executor.rs` (whether it runs eagerly or as one is decided in
+//! Start reading at [`Trainer::run`]; one optimizer step is in `step.rs`, how many share a launch in
+//! `launch.rs`, what of them may be recorded in `region.rs`, what they read in `inputs.rs`, the graphs of its steps in `executor.rs` (whether it runs eagerly or as one is decided in
 //! [`esper_graph::execute`]), the end of an epoch in `boundary.rs`.
 
 mod precision;
@@ -19,6 +19,7 @@ mod run;
 mod facts;
 mod splits;
 mod step;
+mod launch;
 mod cut;
 mod region;
 mod feed;

@@ -120,12 +120,12 @@ pub enum RunEvent<'a> {
 ///
 /// Nothing here makes the trainer read the device: what it says is known on the host, or was read for another reason.
 pub trait Observer {
-    /// After each optimizer step; by default [`step_finished`](Self::step_finished).
+    /// After each optimizer step, or the last of those that share a launch; by default [`step_finished`](Self::step_finished).
     fn step(&mut self, report: &StepReport<'_>) -> Flow {
         self.step_finished(report.step)
     }
 
-    /// After each optimizer step, for whom its number is enough.
+    /// The same, for whom its number is enough.
     fn step_finished(&mut self, _step: StepIndex) -> Flow {
         Flow::Continue
     }

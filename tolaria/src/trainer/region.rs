@@ -1,4 +1,5 @@
-//! The part of an optimizer step that may be recorded: forward, backward, combination, clipping and update.
+//! The part of an optimizer step that may be recorded: forward, backward, combination, clipping and update; of several steps, one
+//! after the other, where they share a launch.
 //!
 //! A [`Region`] is all that this part can name. The seed manager, the policy and the executor are not in it, so nothing of
 //! them can be called while a step is recorded, by whatever route.
@@ -55,7 +56,7 @@ impl StepPlan {
     }
 }
 
-/// One step, ready to run or to be recorded.
+/// The steps of a launch, ready to run or to be recorded.
 pub(super) struct Region<'a, M> {
     pub(super) model: &'a M,
     /// What the model changes by itself, and not in a step that is left out.
@@ -64,7 +65,10 @@ pub(super) struct Region<'a, M> {
     pub(super) precision: TrainPrecision,
     pub(super) data: &'a Dataset,
     pub(super) device: &'a Device,
-    pub(super) plan: &'a StepPlan,
+    /// One or more of one shape, in their order.
+    pub(super) plans: &'a [StepPlan],
+    /// Steps that were taken when it was run last: all, unless one failed.
+    pub(super) num_taken: usize,
     pub(super) engine: &'a mut GradientEngine,
     pub(super) optimizer: &'a Optimizer,
     pub(super) sums: &'a EpochSums,
@@ -77,14 +81,18 @@ pub(super) struct Region<'a, M> {
 impl<M: TrainableModel> Region<'_, M> {
     /// All that steps of its shape have in common.
     pub(super) fn key(&self) -> GraphKey {
-        let shape = self.plan.shape;
+        let first = self.first();
+        let shape = first.shape;
         let mut key = GraphKey::new(ExecutionMode::Train, self.device)
             .tag("optimizer", self.optimizer.config().name())
             .topology(shape.topology)
             .precision(shape.precision)
             .switches(shape.switches)
             .tag("tells_owners_apart", shape.tells_owners_apart.to_string());
-        for size in &self.plan.sizes {
+        if shape.num_steps > 1 {
+            key = key.tag("steps", shape.num_steps.to_string());
+        }
+        for size in &first.sizes {
             let inputs = &self.data.spec().inputs;
             let dims: Vec<usize> = std::iter::once(*size).chain(inputs.dims().iter().copied()).collect();
             key = key.shape(dims, inputs.dtype());
@@ -92,9 +100,15 @@ impl<M: TrainableModel> Region<'_, M> {
         key
     }
 
+    /// The first of its steps.
+    pub(super) fn first(&self) -> &StepPlan {
+        &self.plans[0]
+    }
+
     /// Inputs for steps of its shape, which stay where they are.
-    pub(super) fn inputs(&self) -> Result<StepInputs, Error> {
-        StaticInputs::new(self.plan, self.data, self.device).map(StepInputs::Static)
+    pub(super) fn inputs(&self) -> Result<Vec<StepInputs>, Error> {
+        let of = |plan| StaticInputs::new(plan, self.data, self.device).map(StepInputs::Static);
+        self.plans.iter().map(of).collect()
     }
 
     /// A buffer for the gradient of a microbatch. It needs no zeros where the losses reach every segment.
@@ -104,7 +118,7 @@ impl<M: TrainableModel> Region<'_, M> {
         let is_written = |segment: &Segment| scopes.iter().any(|scope| scope.contains(segment));
         let layout = self.model.layout();
         let count = layout.num_elements();
-        let is_alone = self.engine.reads_a_row_as_it_is(self.plan.sizes.len()) && self.sums.scale().is_none();
+        let is_alone = self.engine.reads_a_row_as_it_is(self.first().sizes.len()) && self.sums.scale().is_none();
         let dtype = if is_alone { row_type(self.model.parameters(), self.device) } else { DType::F32 };
         if layout.segments().iter().all(is_written) {
             self.pool.lease_to_write(count, dtype, self.device)
@@ -114,18 +128,18 @@ impl<M: TrainableModel> Region<'_, M> {
     }
 
     /// The gradients of all microbatches, or their sum alone; their losses are added to the sums.
-    fn gradients(&mut self, inputs: &StepInputs) -> Result<Vec<GradientLease>, Error> {
-        let mut rows = Vec::with_capacity(self.plan.sizes.len());
-        for (index, num_samples) in self.plan.sizes.iter().enumerate() {
+    fn gradients(&mut self, plan: &StepPlan, inputs: &StepInputs) -> Result<Vec<GradientLease>, Error> {
+        let mut rows = Vec::with_capacity(plan.sizes.len());
+        for (index, num_samples) in plan.sizes.iter().enumerate() {
             let batch = inputs.batch(self.data, index)?;
             let outputs =
                 self.model.forward(&batch.inputs, Pass::Train).map_err(|source| Error::Model(BoxError::new(source)))?;
-            let adds = self.plan.is_summed && index > 0;
+            let adds = plan.is_summed && index > 0;
             if !adds {
                 rows.push(self.lease(&outputs)?);
             }
             let row = rows.last().expect("the first microbatch has a row");
-            let coefficient = if self.plan.is_summed { to_f32(self.plan.window.fractions()[index]) } else { 1.0 };
+            let coefficient = if plan.is_summed { to_f32(plan.window.fractions()[index]) } else { 1.0 };
             let main = self.task.mean_loss(&outputs.logits, &batch.targets)?;
             self.gather(&main, GradientScope::Main, row, coefficient, adds)?;
             for shadow in &outputs.shadows {
@@ -154,15 +168,15 @@ impl<M: TrainableModel> Region<'_, M> {
         gather_weighed(&gradients, self.model.parameters(), self.model.layout(), scope, into, &weight)
     }
 
-    fn take(&mut self, inputs: &StepInputs, before: Option<&Before>) -> Result<(), Error> {
+    fn take(&mut self, plan: &StepPlan, inputs: &StepInputs, before: Option<&Before>) -> Result<(), Error> {
         // Up to where parameters move: in it a weight is rounded once.
         let copies = self.optimizer.working_copies(self.model.parameters(), self.model.layout())?;
-        let (rows, num_products) = with_copies(self.plan.shape.precision, copies, || self.gradients(inputs));
+        let (rows, num_products) = with_copies(plan.shape.precision, copies, || self.gradients(plan, inputs));
         let rows = rows?;
         self.precision.check_products(num_products)?;
 
         let (arguments, sums) = (inputs.arguments(), Some(self.sums.as_tensor()));
-        let window = self.plan.window();
+        let window = plan.window();
         let has_loss = self.sums.scale().map(|_| self.sums.has_loss()).transpose()?;
         let combination = self.engine.combine(rows, &window, arguments, sums, self.reads)?;
         before.map_or(Ok(()), |before| before.write_back(self.statistics, self.sums))?;
@@ -170,7 +184,7 @@ impl<M: TrainableModel> Region<'_, M> {
         if let Some((scale, has_loss)) = self.sums.scale().zip(has_loss) {
             scale.follow(&combination, &has_loss)?;
         }
-        self.optimizer.apply_combination(parameters, layout, &combination, &self.plan.update, inputs.table())
+        self.optimizer.apply_combination(parameters, layout, &combination, &plan.update, inputs.table())
     }
 
     /// Takes the microbatches of a step that failed out of the running statistics, and out of the sums where their gradients were
@@ -181,18 +195,23 @@ impl<M: TrainableModel> Region<'_, M> {
     }
 }
 
-impl<M: TrainableModel> execute::Region<StepInputs> for Region<'_, M> {
+impl<M: TrainableModel> execute::Region<Vec<StepInputs>> for Region<'_, M> {
     type Error = Error;
 
     /// What it reads besides tensors is the same for all steps of one shape.
-    fn run(&mut self, _recording: &Recording, inputs: &StepInputs) -> Result<(), Error> {
-        let before = Before::of(self.statistics, self.sums)?;
-        let taken = self.take(inputs, before.as_ref());
-        if taken.is_err() {
-            // What is told is why the step failed, not why this did.
-            self.undo(before.as_ref()).ok();
+    fn run(&mut self, _recording: &Recording, inputs: &Vec<StepInputs>) -> Result<(), Error> {
+        self.num_taken = 0;
+        for (plan, inputs) in self.plans.iter().zip(inputs) {
+            let before = Before::of(self.statistics, self.sums)?;
+            let taken = self.take(plan, inputs, before.as_ref());
+            if taken.is_err() {
+                // What is told is why the step failed, not why this did.
+                self.undo(before.as_ref()).ok();
+            }
+            taken?;
+            self.num_taken += 1;
         }
-        taken
+        Ok(())
     }
 
     fn told(error: &Error) -> (String, Option<Refusal>) {
@@ -207,7 +226,7 @@ impl<M: TrainableModel> execute::Region<StepInputs> for Region<'_, M> {
         self.model.parameters().iter().map(|parameter| (parameter.name.as_str(), parameter.var.as_tensor()))
     }
 
-    fn held(&self, inputs: &StepInputs) -> Vec<(String, Tensor)> {
+    fn held(&self, inputs: &Vec<StepInputs>) -> Vec<(String, Tensor)> {
         let layout = self.model.layout();
         let mut held: Vec<(String, Tensor)> =
             self.parameters().map(|(name, tensor)| (name.to_owned(), tensor.clone())).collect();
@@ -228,7 +247,8 @@ impl<M: TrainableModel> execute::Region<StepInputs> for Region<'_, M> {
             held.push(("targets of the data set".to_owned(), targets.clone()));
         }
         held.extend(self.task.tensors().into_iter().map(|tensor| ("a tensor of the task".to_owned(), tensor)));
-        held.extend(inputs.tensors().into_iter().map(|(name, tensor)| (name.to_owned(), tensor.clone())));
+        let inputs = inputs.iter().flat_map(StepInputs::tensors);
+        held.extend(inputs.map(|(name, tensor)| (name.to_owned(), tensor.clone())));
         held
     }
 

@@ -231,8 +231,8 @@ pub struct Trainer<S: SeedManager, P: Policy> {
     pub(super) instruments: Instruments,
     pub(super) gradient_instruments: GradientInstruments,
     pub(super) executor: StepExecutor,
-    /// The last plan of each shape of step, to record one again.
-    pub(super) plans: BTreeMap<StepShape, StepPlan>,
+    /// The last plans of each shape of launch, to record one again.
+    pub(super) plans: BTreeMap<StepShape, Vec<StepPlan>>,
     /// What held-out data are measured by, beside loss and accuracy.
     pub(super) measures: Vec<Measure>,
     pub(super) recovery: Recovery,
@@ -342,6 +342,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         self.parts.seeds.train_for(eager, &self.parts.task).map_err(|error| self.seed_error(error))?;
         self.divide(eager)?;
         self.write_bound()?;
+        self.tell_unshared();
         let outcome = self.epochs(eager, observer);
         self.finish_saving(observer);
         if outcome.is_err() {
@@ -382,9 +383,10 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
                 self.show_first_batches(eager, &order)?;
             }
             self.optimizer.doubt_copies();
-            for index in resumed_at..num_windows {
-                self.step(eager, &order, index)?;
-                let is_last = index + 1 == num_windows;
+            let mut taken = resumed_at;
+            while taken < num_windows {
+                taken += self.step(eager, &order, taken)?;
+                let (index, is_last) = (taken - 1, taken == num_windows);
                 self.collect_saved(observer);
                 let watched = self.watch(eager, observer, (&order, index))?;
                 if watched == Watched::WentBack {

@@ -1,6 +1,8 @@
-//! One optimizer step: what the host decides before it and knows after it. What runs on the device is in `region.rs`.
+//! The optimizer steps of a launch: what the host decides before them and knows after them. What runs on the device is in
+//! `region.rs`, how many share a launch in `launch.rs`.
 
 use std::num::NonZeroU64;
+use std::ops::Range;
 
 use leyline::error::BoxError;
 use leyline::id::StepIndex;
@@ -19,40 +21,60 @@ use crate::trainer::region::{Region, StepPlan};
 use crate::trainer::run::Trainer;
 
 impl<S: SeedManager, P: Policy> Trainer<S, P> {
-    /// Takes one accumulation window.
+    /// Takes the step of the accumulation window `index`, with those after it that share its launch. Returns how many they are.
     ///
     /// # Errors
     /// Those of the step; [`Error::AtStep`] around them where each step is checked.
     /// # Sync
     /// none, but waits for the device where each step is checked
-    pub(super) fn step(&mut self, eager: &mut Eager, order: &EpochOrder, index: usize) -> Result<(), Error> {
+    pub(super) fn step(&mut self, eager: &mut Eager, order: &EpochOrder, index: usize) -> Result<usize, Error> {
+        let count = self.steps_of_launch(eager, order, index)?;
         let step = self.cursor.step;
-        let taken = self.take_step(eager, order, index);
+        let taken = self.take_steps(eager, order, index..index + count);
         if !self.config.execution.check_each_step {
-            return taken;
+            return taken.map(|()| count);
         }
         let checked = taken.and_then(|()| Ok(self.parts.device.synchronize()?));
-        checked.map_err(|source| Error::AtStep { step, source: Box::new(source) })
+        checked.map(|()| count).map_err(|source| Error::AtStep { step, source: Box::new(source) })
     }
 
     /// Seeds are asked before and told after; in between nothing but device work happens.
-    fn take_step(&mut self, eager: &mut Eager, order: &EpochOrder, index: usize) -> Result<(), Error> {
+    fn take_steps(&mut self, eager: &mut Eager, order: &EpochOrder, indices: Range<usize>) -> Result<(), Error> {
         let loading = phase!("load");
-        let mut samples = self.feed.window(&self.parts.data.train, &self.parts.device, order, index)?;
+        let (data, device) = (&self.parts.data.train, &self.parts.device);
+        let (mut samples, mut missing) = (Vec::with_capacity(indices.len()), None);
+        for index in indices.clone() {
+            match self.feed.window(data, device, order, index) {
+                Ok(window) => samples.push(window),
+                Err(error) => {
+                    missing = Some(error);
+                    break;
+                }
+            }
+        }
         drop(loading);
-        let plan = {
+        // Steps before one without samples are taken.
+        if let Some(error) = missing.take_if(|_| samples.is_empty()) {
+            return Err(error);
+        }
+        let plans = {
             let _phase = phase!("plan");
-            let plan = self.plan(eager, &order.windows[index], &samples)?;
+            let steps = indices.zip(&samples).zip(0..);
+            let plan = |((index, samples), ahead)| self.plan(eager, &order.windows[index], samples, ahead);
+            let mut plans = steps.map(plan).collect::<Result<Vec<_>, _>>()?;
+            plans.iter_mut().for_each(|plan| plan.shape.num_steps = samples.len());
             let model = self.parts.seeds.model();
             self.optimizer.refresh_copies(model.parameters(), model.layout())?;
-            plan
+            plans
         };
-        let (executor, mut region) = self.region(&plan);
-        if let Err(error) = executor.step(eager, &mut samples, &mut region) {
-            return Err(self.explained(error));
+        let (executor, mut region) = self.region(&plans);
+        let taken = executor.step(eager, &mut samples, &mut region);
+        let num_taken = if taken.is_ok() { plans.len() } else { region.num_taken };
+        if taken.is_ok() {
+            samples.into_iter().for_each(|samples| self.feed.recycle(samples));
         }
-        self.feed.recycle(samples);
-        self.finish_step(eager, plan)
+        let finished = self.finish_steps(eager, plans, num_taken);
+        taken.map_err(|error| self.explained(error)).and(finished).and(missing.map_or(Ok(()), Err))
     }
 
     /// Confirms that the steps replayed so far are what the model says: before they are evaluated or saved. Steps
@@ -65,19 +87,19 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         let model = self.parts.seeds.model();
         self.optimizer.refresh_copies(model.parameters(), model.layout())?;
         for shape in self.executor.graphs().open_shapes() {
-            let Some(plan) = self.plans.remove(&shape) else { continue };
+            let Some(plans) = self.plans.remove(&shape) else { continue };
             let step = self.cursor.step;
-            let (executor, mut region) = self.region(&plan);
+            let (executor, mut region) = self.region(&plans);
             let tested = executor.test(eager, step, &mut region);
-            self.plans.insert(shape, plan);
+            self.plans.insert(shape, plans);
             tested?;
         }
         self.executor.doubt();
         Ok(())
     }
 
-    /// What a step of this plan may touch while it is recorded, and who runs it.
-    fn region<'a>(&'a mut self, plan: &'a StepPlan) -> (&'a mut StepExecutor, Region<'a, S::Model>) {
+    /// What steps of these plans may touch while they are recorded, and who runs them.
+    fn region<'a>(&'a mut self, plans: &'a [StepPlan]) -> (&'a mut StepExecutor, Region<'a, S::Model>) {
         let region = Region {
             model: self.parts.seeds.model(),
             statistics: self.parts.seeds.statistics(),
@@ -85,7 +107,8 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
             precision: self.config.precision,
             data: &self.parts.data.train,
             device: &self.parts.device,
-            plan,
+            plans,
+            num_taken: 0,
             engine: &mut self.engine,
             optimizer: &self.optimizer,
             sums: &self.sums,
@@ -116,16 +139,23 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         self.config.schedule.at(step, num_steps.min(max_steps)) * self.recovery.guard.rate
     }
 
-    fn plan(&mut self, eager: &Eager, window: &Window, samples: &WindowSamples<'_>) -> Result<StepPlan, Error> {
+    /// Plans the step after the next `ahead`, which are planned already.
+    fn plan(
+        &mut self,
+        eager: &Eager,
+        window: &Window,
+        samples: &WindowSamples<'_>,
+        ahead: u64,
+    ) -> Result<StepPlan, Error> {
         let num_samples = window.num_samples();
         let sizes: Vec<usize> = window.microbatches().map(|positions| positions.len()).collect();
         let microbatches = self.attribute(eager, samples, &sizes)?;
-        let step = self.cursor.step;
+        let step = StepIndex(self.cursor.step.0 + ahead);
         let window = self.window(eager, &microbatches, ProjectionOrder { seed: self.parts.seed, step })?;
         let model = self.parts.seeds.model();
         let (topology, tells_owners_apart) = (model.layout().revision(), window.tells_owners_apart());
         let learning_rate = self.learning_rate(step);
-        let update = self.optimizer.prepare(model.parameters(), model.layout(), learning_rate)?;
+        let update = self.optimizer.prepare_ahead(model.parameters(), model.layout(), learning_rate, ahead)?;
         // Nobody reads these from the device where nothing is recorded.
         let can_record = self.executor.can_record();
         Ok(StepPlan {
@@ -135,6 +165,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
                 switches: self.config.precision.switches(&self.parts.device),
                 num_samples,
                 tells_owners_apart,
+                num_steps: 1,
             },
             step,
             learning_rate,
@@ -194,8 +225,21 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
             .collect()
     }
 
-    /// What the host knows after a step, however it ran.
-    fn finish_step(&mut self, eager: &mut Eager, plan: StepPlan) -> Result<(), Error> {
+    /// What the host knows after the first `num_taken` of these steps were taken, however they ran.
+    fn finish_steps(&mut self, eager: &mut Eager, plans: Vec<StepPlan>, num_taken: usize) -> Result<(), Error> {
+        let first = self.cursor.step.0;
+        for plan in &plans[..num_taken] {
+            self.count_step(plan);
+        }
+        // The device is as far as the last of them, whatever the seed manager says of the first.
+        let finished = (first..self.cursor.step.0).try_for_each(|step| self.tell_seeds(eager, StepIndex(step).next()));
+        if let Some(plan) = plans.first().filter(|_| self.executor.can_record() && num_taken == plans.len()) {
+            self.plans.insert(plan.shape, plans);
+        }
+        finished
+    }
+
+    fn count_step(&mut self, plan: &StepPlan) {
         self.optimizer.commit(self.parts.seeds.model().layout(), &plan.update);
         let host = self.sums.host();
         host.num_steps += 1;
@@ -207,16 +251,15 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         }
         self.cursor.step = self.cursor.step.next();
         self.cursor.window += 1;
-        let step = self.cursor.step;
-        if !self.is_frozen() {
-            let finished = self.parts.seeds.finish_step(eager, step);
-            finished.map_err(|source| Error::SeedManager { step, source: BoxError::new(source) })?;
-        }
         self.instruments.steps_total.add(1);
         self.instruments.learning_rate.set(plan.learning_rate);
-        if self.executor.can_record() {
-            self.plans.insert(plan.shape, plan);
+    }
+
+    fn tell_seeds(&mut self, eager: &mut Eager, step: StepIndex) -> Result<(), Error> {
+        if self.is_frozen() {
+            return Ok(());
         }
-        Ok(())
+        let finished = self.parts.seeds.finish_step(eager, step);
+        finished.map_err(|source| Error::SeedManager { step, source: BoxError::new(source) })
     }
 }

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use candle_core::DType;
-use esper_graph::CompileReport;
+use esper_graph::{Captured, CompileReport};
 use leyline::region::Eager;
 
 use super::compiling::compile_meanwhile;
@@ -62,7 +62,6 @@ pub(super) fn measure(
         return Err(Error::WrongResult { what, expected: least as f64, found: moved as f64 });
     }
 
-    let mut timer = gpu.session.timer().map_err(|refusal| refused("a timer", refusal))?;
     let mut launches = Vec::new();
     let mut ways = [
         Way::new("eager", |gpu| eagerly.eagerly(gpu)),
@@ -71,17 +70,16 @@ pub(super) fn measure(
     ];
     measure_ways(gpu, &case, unit_of(name), &mut ways, samples)?;
     drop(ways);
+    if unit_of(name) > 1 {
+        let work = Workload { steps_per_launch: unit_of(name), ..work()? };
+        measure_shared(gpu, eager, (&case, work, folder), (&mut replayed, &graph), samples)?;
+    }
     launches.into_iter().for_each(|launch| samples.push(format!("{case}.compiled.launch"), "us", launch));
     // The graphs alone. Inputs stay as they are; parameters go on.
-    for _ in 0..DEVICE_REPETITIONS {
-        gpu.session.time(&mut timer, || replay(&graph))?;
-        gpu.wait()?;
-        samples.extend_from(format!("{case}.graph.device"), "us", timer.last_ms().map(|ms| ms * 1e3));
-        let launched = gpu.session.time(&mut timer, || compiled.replay());
-        launched.map_err(|refusal| refused("a compiled replay", refusal))?;
-        gpu.wait()?;
-        samples.extend_from(format!("{case}.compiled.device"), "us", timer.last_ms().map(|ms| ms * 1e3));
-    }
+    push_device_time(gpu, &format!("{case}.graph"), samples, || replay(&graph))?;
+    push_device_time(gpu, &format!("{case}.compiled"), samples, || {
+        compiled.replay().map_err(|refusal| refused("a compiled replay", refusal))
+    })?;
     let median = |what: &str| samples.median(&format!("{case}.{what}")).unwrap_or(f64::NAN);
     let (eager_us, graph_us, compiled_us) = (median("eager"), median("graph"), median("compiled"));
     let stall = (median("stall.longest") * unit_of(name) as f64 - graph_us) / eager_us;
@@ -91,6 +89,33 @@ pub(super) fn measure(
     let seen =
         format!("{} parameters, {moved} moved in {steps} steps, 0 differ; kernels: {}", end.len(), kernels_of(&report));
     Ok((seen, tokens))
+}
+
+/// Steps that are timed together, as one launch, once the bits of single ones were compared with theirs.
+fn measure_shared(
+    gpu: &Gpu,
+    eager: &mut Eager,
+    (case, work, folder): (&str, Workload, &Path),
+    (single, graph): (&mut OptimizerStep, &Captured),
+    samples: &mut Samples,
+) -> Result<(), Error> {
+    let way = format!("{case}.shared");
+    let (mut step, compiled) = compile_meanwhile(gpu, eager, work, &way, folder, samples)?;
+    phases::push(samples, &way, compiled.report());
+    for _ in 0..COMPILED {
+        step.compiled(gpu, &compiled, |_| ())?;
+    }
+    while step.num_steps() < single.num_steps() {
+        step.compiled(gpu, &compiled, |_| ())?;
+    }
+    while single.num_steps() < step.num_steps() {
+        single.replayed(graph)?;
+    }
+    confirm_same(&format!("{case}: steps of a launch each and steps that share one"), single, &step)?;
+    let mut ways = [Way::new("shared", |gpu| step.compiled(gpu, &compiled, |_| ()))];
+    measure_ways(gpu, case, 1, &mut ways, samples)?;
+    drop(ways);
+    push_device_time(gpu, &way, samples, || compiled.replay().map_err(|refusal| refused("a compiled replay", refusal)))
 }
 
 /// Traces the kernels of one case, with those that an earlier compilation left in `folder`. Launches of this process take longer from
@@ -111,6 +136,22 @@ pub(super) fn trace(
 }
 
 const DEVICE_REPETITIONS: usize = 50;
+
+/// What a launch takes on the device, by events.
+fn push_device_time(
+    gpu: &Gpu,
+    way: &str,
+    samples: &mut Samples,
+    launch: impl Fn() -> Result<(), Error>,
+) -> Result<(), Error> {
+    let mut timer = gpu.session.timer().map_err(|refusal| refused("a timer", refusal))?;
+    for _ in 0..DEVICE_REPETITIONS {
+        gpu.session.time(&mut timer, &launch)?;
+        gpu.wait()?;
+        samples.extend_from(format!("{way}.device"), "us", timer.last_ms().map(|ms| ms * 1e3));
+    }
+    Ok(())
+}
 
 /// The bits of all parameters and of the last loss.
 fn confirm_same(what: &str, a: &OptimizerStep, b: &OptimizerStep) -> Result<(), Error> {

@@ -33,7 +33,7 @@ pub(super) fn compile_meanwhile(
         is_fed: true,
         ..CompileOptions::new(PassSet::all())
     };
-    let (mut step, plan, graph) = captured(gpu, eager, work)?;
+    let (mut step, plans, graph) = captured(gpu, eager, work)?;
     for _ in 0..WARM_UP {
         step.replayed(&graph)?;
     }
@@ -44,7 +44,7 @@ pub(super) fn compile_meanwhile(
     let mut recordings = Vec::new();
     for _ in 0..2 {
         let recording = stalls.around("draft", || {
-            let recording = draft(gpu, eager, &step, &plan)?;
+            let recording = draft(gpu, eager, &step, &plans)?;
             step.replayed(&graph)?;
             Ok(recording)
         })?;
@@ -70,7 +70,7 @@ pub(super) fn compile_meanwhile(
     compiled.end_verification();
     phases::push_times(samples, &format!("{case}.compile.cold"), compiled.report());
 
-    let again = start(gpu, drafts(gpu, eager, &step, &plan)?, options())?;
+    let again = start(gpu, drafts(gpu, eager, &step, &plans)?, options())?;
     let again = again.wait().map_err(|refusal| refused(&format!("compiling {case} again"), refusal))?;
     phases::push_times(samples, &format!("{case}.compile.warm"), again.report());
     Ok((step, compiled))

@@ -31,7 +31,7 @@ pub(super) const WORK: Work = Work::with_flags::<CompileBenchConfig>(
 
 const NOTES: &str = "CASE is WORK.PRECISION.FORM; FORM: basic operations of candle (primitive) or functions of \
     esper-layers (layers). CASE.eager, .graph, .compiled: one step with its inputs and optimizer constants brought to \
-    the device, each synchronised (us); ref is an epoch of 4 steps, as in the PyTorch peer. .host: until the call of such a step came back (us); .launch: the call that sets what the graph copies and launches it, in all repetitions, of which most are not waited for; of ref one of four. .pipelined: mean over 100 \
+    the device, each synchronised (us); ref is an epoch of 4 steps, as in the PyTorch peer. .host: until the call of such a step came back (us); .launch: the call that sets what the graph copies and launches it, in all repetitions, of which most are not waited for; of ref one of four. CASE.shared: the steps of ref as one launch, also of .device. .pipelined: mean over 100 \
     repetitions with one synchronisation. .device: the graph alone, by device events; of ref one of four. \
     CASE.speedup.graph: ratio of the medians graph / compiled. CASE.compile.cold.PHASE and .warm.PHASE: the compiler, \
     with an empty folder for generated kernels and with that of the run before (ms). CASE.stall.PHASE: steps while the \

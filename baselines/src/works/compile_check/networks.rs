@@ -11,7 +11,7 @@ use tolaria::batch::Dataset;
 use tolaria::optim::{OptimizerConfig, ScheduleConfig};
 use tolaria::plain::PlainModel;
 use tolaria::random::{DrawCounter, Dropout};
-use tolaria::trainer::{StepMode, TrainConfig, TrainPrecision};
+use tolaria::trainer::{ExecutionConfig, StepMode, TrainConfig, TrainPrecision};
 
 use super::MIN_STEPS;
 use crate::candle_in_place;
@@ -50,6 +50,8 @@ struct Network {
     /// After each step.
     pause: Duration,
     precision: TrainPrecision,
+    /// Of compiled steps; captured ones have a launch each.
+    steps_per_launch: usize,
 }
 
 pub(super) fn run(gpu: &Gpu, eager: &mut Eager, report: &mut Report) {
@@ -65,7 +67,10 @@ pub(super) fn run(gpu: &Gpu, eager: &mut Eager, report: &mut Report) {
             if network.name.starts_with(REDUCTIONS) {
                 promise(compiled.reductions > 0, || "no reduction was rewritten".to_owned())?;
             }
-            same(&captured, &compiled, [MIN_STEPS, SHARE])
+            let (launches, shared) = (compiled.launches, network.steps_per_launch as u64);
+            promise(launches * shared == compiled.steps, || format!("{launches} launches of {} steps", compiled.steps))?;
+            // A launch counts once, however many steps share it.
+            same(&captured, &compiled, [MIN_STEPS, SHARE / shared])
         });
     }
 }
@@ -84,6 +89,7 @@ fn networks() -> Vec<Network> {
                 epochs: if work == "ref" { 250 } else { 125 },
                 pause: Duration::from_millis(2),
                 precision: TrainPrecision::F32,
+                steps_per_launch: 1,
             };
             let named = move |name: &'static str| -> Build {
                 Box::new(move |device| parts_of(Workload::of(name, variant, 0, device)?))
@@ -91,6 +97,8 @@ fn networks() -> Vec<Network> {
             networks.push(of("ref", 4, 1, named("ref")));
             networks.push(of("mlp", 128, 1, named("mlp")));
             networks.push(of("accumulation4", 32, 4, named("mlp")));
+            networks.push(Network { steps_per_launch: 4, ..of("shared4.mlp", 128, 1, named("mlp")) });
+            networks.push(Network { steps_per_launch: 2, ..of("shared2.accumulation4", 32, 4, named("mlp")) });
             let conv2d = Box::new(move |device: &Device| parts_of(Workload::conv2d(variant, 0, device)?));
             networks.push(of("conv2d", 16, 1, conv2d));
             if form == Form::Primitive {
@@ -116,6 +124,7 @@ fn networks() -> Vec<Network> {
                 epochs: 125,
                 pause: Duration::from_millis(1),
                 precision: TrainPrecision::F32,
+                steps_per_launch: 1,
             });
         }
     }
@@ -130,6 +139,7 @@ fn networks() -> Vec<Network> {
         epochs: 125,
         pause: Duration::from_millis(2),
         precision: if candle_in_place::asks_for_copies() { TrainPrecision::Bf16 } else { TrainPrecision::F32 },
+        steps_per_launch: 1,
     });
     let variant = Variant { form: Form::Layers, precision: Precision::Bf16Pure };
     let of = |work: &str, batch_size, precision: TrainPrecision, build: Build| Network {
@@ -141,6 +151,7 @@ fn networks() -> Vec<Network> {
         epochs: 125,
         pause: Duration::from_millis(2),
         precision,
+        steps_per_launch: 1,
     };
     for precision in [TrainPrecision::Bf16Pure, TrainPrecision::Bf16Stochastic] {
         let mlp = Box::new(move |device: &Device| parts_of(Workload::of("mlp", variant, 0, device)?));
@@ -165,8 +176,10 @@ impl Network {
         clock: &Arc<dyn Clock>,
     ) -> Result<PlainTrainer, Broken> {
         let (model, num_classes, train) = (self.build)(device)?;
+        let of_launch = if mode == StepMode::Compiled { self.steps_per_launch } else { 1 };
+        let execution = ExecutionConfig { steps_per_launch: count(of_launch), ..in_mode(mode) };
         let config =
-            train_config(self.batch_size, self.microbatches, self.optimizer, ConflictResolution::Mean, in_mode(mode));
+            train_config(self.batch_size, self.microbatches, self.optimizer, ConflictResolution::Mean, execution);
         let config = TrainConfig {
             schedule: ScheduleConfig { learning_rate: 1e-3, ..config.schedule },
             eval_batch_size: count(1024),
@@ -269,7 +282,7 @@ mod tests {
         let count = names.len();
         names.sort();
         names.dedup();
-        assert_eq!((names.len(), count), (35, 35), "{names:?}");
+        assert_eq!((names.len(), count), (43, 43), "{names:?}");
     }
 
     #[test]
@@ -278,7 +291,7 @@ mod tests {
         let mut eager = Eager::acquire().unwrap();
         for network in networks()
             .into_iter()
-            .filter(|network| !["tfm5m", "mlp", "acc"].iter().any(|large| network.name.starts_with(large)))
+            .filter(|network| !["tfm5m", "mlp", "acc", "shared"].iter().any(|large| network.name.starts_with(large)))
         {
             let trainer =
                 network.trainer(StepMode::Compiled, 1, &Device::Cpu, &clock).map_err(|broken| broken.0).unwrap();

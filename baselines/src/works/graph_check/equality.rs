@@ -7,6 +7,7 @@ use leyline::model::TrainableModel as _;
 use leyline::region::Eager;
 use leyline::seed::{SeedManager as _, SeedState};
 use leyline::state::Score;
+use tolaria::aggregate::ConflictResolution;
 use tolaria::optim::OptimizerConfig;
 use tolaria::trainer::report::EpochReport;
 use tolaria::trainer::{ExecutionConfig, Flow, NullObserver, Observer, StepMode};
@@ -16,6 +17,7 @@ use super::plain;
 use crate::gpu::growing::{Growing, differing, in_mode, values_of};
 use crate::gpu::open::Gpu;
 use crate::gpu::report::{Broken, Report, promise};
+use crate::trainer::count;
 
 const SGD: OptimizerConfig = OptimizerConfig::Sgd { momentum: 0.9, nesterov: false, weight_decay: 1e-4 };
 pub(super) const ADAM_W: OptimizerConfig =
@@ -45,6 +47,17 @@ pub(super) fn run(gpu: &Gpu, eager: &mut Eager, report: &mut Report) {
     let execution = ExecutionConfig { prefetch: true, ..in_mode(StepMode::Graph) };
     let staged = Growing { execution, data_on_host: true, ..Growing::small(4, ADAM_W) };
     report.check("equal.staged_from_host", |_| staged_from_host(gpu, eager, &staged));
+    for (what, data_on_host) in [("resident", false), ("from_host", true)] {
+        // Stages that last, so that there is time to compile.
+        let growing = Growing {
+            data_on_host,
+            conflict: ConflictResolution::Mean,
+            stage_epochs: 40,
+            epochs: 160,
+            ..Growing::small(1, ADAM_W)
+        };
+        report.check(format!("equal.shared_launches.{what}"), |_| sharing(gpu, eager, &growing));
+    }
     report.check("equal.restore", |_| restored(gpu, eager, &Growing::small(4, ADAM_W)));
     report.check("off.zero_captures", |_| off(gpu, eager));
 }
@@ -94,6 +107,45 @@ struct Scores(Vec<(Score, Vec<SeedState>)>);
 impl Observer for Scores {
     fn epoch_finished(&mut self, report: &EpochReport) -> Result<(), BoxError> {
         self.0.push((report.validation.clone(), report.seeds.clone()));
+        Ok(())
+    }
+}
+
+/// Steps that share launches where they can, in all modes, are eager steps one by one.
+fn sharing(gpu: &Gpu, eager: &mut Eager, growing: &Growing) -> Result<String, Broken> {
+    let (_, expected) = growing.with_mode(StepMode::Eager).finish(gpu, eager)?;
+    let mut seen = Vec::new();
+    for mode in [StepMode::Eager, StepMode::Graph, StepMode::Compiled] {
+        let execution = ExecutionConfig { steps_per_launch: count(4), compile_warmup_steps: 1, ..in_mode(mode) };
+        let mut launches = Launches::default();
+        let sharing = Growing { execution, ..growing.clone() };
+        let (trainer, found) = sharing.finish_seen_by(&mut launches, gpu, eager)?;
+        let (num_launches, num_steps) = (launches.0, trainer.progress().1.0);
+        if let Some(refusal) = trainer.last_refusal().or(trainer.last_compile_refusal()) {
+            return Err(Broken(format!("a shape was refused: {refusal}")));
+        }
+        let wrong = differing(&expected, &found);
+        promise(wrong == 0, || format!("{mode:?}: {wrong} of {} parameters differ", found.len()))?;
+        promise(num_launches * 4 < num_steps * 3, || format!("{num_launches} launches of {num_steps} steps"))?;
+        let replays = [trainer.graph_stats().total.replays, trainer.num_compiled_replays()];
+        let expected = [mode != StepMode::Eager, mode == StepMode::Compiled];
+        promise(replays.map(|replays| replays > 0) == expected, || format!("{mode:?}: {replays:?} replays"))?;
+        seen.push(format!("{mode:?} {num_launches} launches, {} replays, {} compiled", replays[0], replays[1]));
+    }
+    Ok(format!("0 of {} parameters differ from single eager steps: {}", expected.len(), seen.join("; ")))
+}
+
+/// Launches of which it was told.
+#[derive(Debug, Default)]
+struct Launches(u64);
+
+impl Observer for Launches {
+    fn step_finished(&mut self, _: StepIndex) -> Flow {
+        self.0 += 1;
+        Flow::Continue
+    }
+
+    fn epoch_finished(&mut self, _: &EpochReport) -> Result<(), BoxError> {
         Ok(())
     }
 }

@@ -122,13 +122,27 @@ impl<M: SeedManager> Driver<M> {
         panic!("{}: {operation} is still refused after {} epochs: {refusal}", self.rule, self.harness.max_epochs)
     }
 
+    /// The end of an optimizer step.
+    fn finish_step(&mut self) {
+        self.step += 1;
+        let Self { rule, harness, eager, step, .. } = self;
+        succeed(rule, "finish_step", harness.manager.finish_step(eager, StepIndex(*step)));
+    }
+
+    /// Fails the rule when the end of a step changes something.
+    #[track_caller]
+    pub(super) fn must_end_a_step_unchanged(&mut self, what: &str) {
+        let before = self.observe();
+        self.finish_step();
+        self.must_be_unchanged(&before, what);
+    }
+
     /// One epoch of steps, with good evidence for every live seed at its end.
     pub(super) fn finish_epoch(&mut self) -> Vec<Transition> {
-        let Self { rule, harness, eager, .. } = self;
-        for _ in 0..harness.steps_per_epoch {
+        for _ in 0..self.harness.steps_per_epoch {
+            let Self { rule, harness, eager, .. } = self;
             succeed(rule, "attribute_batch", harness.manager.attribute_batch(eager, &harness.batch));
-            self.step += 1;
-            succeed(rule, "finish_step", harness.manager.finish_step(eager, StepIndex(self.step)));
+            self.finish_step();
         }
         let live = self.seeds().into_iter().filter(|state| state.stage.is_live());
         let evidence: Vec<_> = live.map(|state| self.evidence(state.seed_id)).collect();

@@ -147,7 +147,7 @@ pub fn sm_2_states_are_ordered_and_complete<M: SeedManager>(make: &impl Fn() -> 
     panic!("{RULE}: the slot of culled {seed} is not free after {} epochs", driver.harness.max_epochs);
 }
 
-/// SM-3: a command takes effect whole, as `Applied` says, or is refused and changes nothing; a blend ends with its steps.
+/// SM-3: a command takes effect whole, as `Applied` says, or changes nothing; a blend ends with its steps, others change nothing.
 pub fn sm_3_a_refusal_changes_nothing<M: SeedManager>(make: &impl Fn() -> SeedManagerHarness<M>) {
     const RULE: &str = "SM-3";
     let mut driver = Driver::new(RULE, make());
@@ -169,6 +169,7 @@ pub fn sm_3_a_refusal_changes_nothing<M: SeedManager>(make: &impl Fn() -> SeedMa
             driver.must_be_unchanged(&before, &what);
         }
         if stage == SeedStage::Training {
+            driver.must_end_a_step_unchanged("the end of a step without a ramp");
             let applied = driver.blend(seed);
             check_chain(RULE, &applied.transitions, seed, driver.stage_of(seed));
         }
@@ -176,12 +177,12 @@ pub fn sm_3_a_refusal_changes_nothing<M: SeedManager>(make: &impl Fn() -> SeedMa
     driver.finish_epoch();
     let alpha = driver.seeds().into_iter().find(|state| state.seed_id == seed).map(|state| state.alpha.get());
     must!(RULE, alpha == Some(1.0), "alpha is {alpha:?} after all steps of a blend to 1");
+    driver.must_end_a_step_unchanged("the end of a step after the blend");
     let applied = driver.must_apply(Operation::Cull { seed });
     check_chain(RULE, &applied.transitions, seed, driver.stage_of(seed));
 }
 
-/// SM-4: weights are finite, at least 0, sum to at most 1 together with the host share, and name only seeds that can
-/// influence the loss.
+/// SM-4: weights are finite, at least 0, sum to at most 1 with the host share, and name only seeds that can influence the loss.
 pub fn sm_4_attribution_names_only_seeds_that_act<M: SeedManager>(make: &impl Fn() -> SeedManagerHarness<M>) {
     const RULE: &str = "SM-4";
     let mut driver = Driver::new(RULE, make());

@@ -31,6 +31,7 @@ enum Fault {
     ForgetsCulledSeeds,
     KeepsAHalfAppliedCommand,
     BlendsForEver,
+    TrainsAtTheEndOfSteps,
     NamesASeedThatIsGone,
     SumsAboveOne,
     HidesATopologyChange,
@@ -257,6 +258,10 @@ impl SeedManager for Broken {
         if self.fault == Fault::BlendsForEver {
             return self.inner.export_seed_states(eager).map(drop);
         }
+        if self.fault == Fault::TrainsAtTheEndOfSteps {
+            let var = &self.inner.model().parameters()[0].var;
+            var.set(&(var.as_tensor() + 1.0).unwrap()).unwrap();
+        }
         self.inner.finish_step(eager, step)
     }
 
@@ -353,6 +358,14 @@ fn a_refused_command_that_leaves_traces_fails_sm_3() {
 fn a_blend_that_does_not_end_fails_sm_3() {
     let make = broken(Fault::BlendsForEver);
     fails("SM-3", "after all steps of a blend to 1", || rules::sm_3_a_refusal_changes_nothing(&make));
+}
+
+#[test]
+fn a_change_at_the_end_of_a_step_that_no_seed_says_fails_sm_3() {
+    let make = broken(Fault::TrainsAtTheEndOfSteps);
+    fails("SM-3", "the end of a step without a ramp changed parameters, outputs", || {
+        rules::sm_3_a_refusal_changes_nothing(&make);
+    });
 }
 
 #[test]
