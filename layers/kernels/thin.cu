@@ -8,24 +8,7 @@ using linear::put;
 using linear::value;
 
 const u32 MAX_OUTPUTS = 16;
-// Up to so many are added up without the others: with a branch per output every exchange of a warp would wait for the one before.
-const u32 FEW_OUTPUTS = 4;
-
-const u32 MAX_WARPS = 4;
-
-// Writes the first N sums over the threads of a warp.
-template <u32 N>
-__device__ void add_up(float* sums, float* of_warp) {
-#pragma unroll
-    for (u32 far = 16; far > 0; far /= 2) {
-#pragma unroll
-        for (u32 j = 0; j < N; j++) sums[j] += __shfl_xor_sync(0xffffffffu, sums[j], far);
-    }
-#pragma unroll
-    for (u32 j = 0; j < N; j++) {
-        if (threadIdx.x % 32 == j) of_warp[j] = sums[j];
-    }
-}
+const u32 WARPS = 4;
 
 // Up to so many inputs a thread adds a whole output, and waits for no other.
 const u32 FEW_INPUTS = 16;
@@ -44,21 +27,21 @@ __device__ float product_alone(const Quad<T>* x, const Quad<T>* weight, u32 quad
     return sum;
 }
 
-// y[r] = x[r] · W transposed + bias, where there is one: a block of up to MAX_WARPS warps per row, so that each thread reads few numbers.
-// Added in the same order wherever so many inputs are used: each thread its own, the threads of a warp, the warps.
+// y[r] = x[r] · W transposed + bias, where there is one: a block of WARPS warps per row, so that each thread reads few numbers, or of one
+// where there are few. Added in the same order wherever it is used: each thread its own, the threads of a warp, the warps.
 template <class T, class R>
 __device__ void product(const T* x, const T* weight, const R* bias, R* y, u32 inputs, u32 outputs) {
-    __shared__ float of_warp[MAX_WARPS][MAX_OUTPUTS];
+    __shared__ float of_warp[WARPS][MAX_OUTPUTS];
     u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const Quad<T>* own = (const Quad<T>*)(x + (u64)blockIdx.x * inputs);
-    float added = bias && threadIdx.x < outputs ? value(bias[lane]) : 0.0f;
     if (inputs <= FEW_INPUTS) {
         if (threadIdx.x >= outputs) return;
+        float added = bias ? value(bias[lane]) : 0.0f;
         float sum = product_alone(own, (const Quad<T>*)(weight + (u64)lane * inputs), inputs / 4);
         return put(y[(u64)blockIdx.x * outputs + lane], bias ? sum + added : sum);
     }
     float sums[MAX_OUTPUTS] = {};
-    for (u32 quad = threadIdx.x; quad < inputs / 4; quad += blockDim.x) {
+    for (u32 quad = threadIdx.x; quad < inputs / 4; quad += 32 * WARPS) {
         Quad<T> left = own[quad];
 #pragma unroll
         for (u32 j = 0; j < MAX_OUTPUTS; j++) {
@@ -68,16 +51,20 @@ __device__ void product(const T* x, const T* weight, const R* bias, R* y, u32 in
             for (u32 i = 0; i < 4; i++) sums[j] = fmaf(value(left.at[i]), value(right.at[i]), sums[j]);
         }
     }
-    if (outputs <= FEW_OUTPUTS) add_up<FEW_OUTPUTS>(sums, of_warp[warp]);
-    else add_up<MAX_OUTPUTS>(sums, of_warp[warp]);
+#pragma unroll
+    for (u32 far = 16; far > 0; far /= 2) {
+#pragma unroll
+        for (u32 j = 0; j < MAX_OUTPUTS; j++) sums[j] += __shfl_xor_sync(0xffffffffu, sums[j], far);
+    }
+#pragma unroll
+    for (u32 j = 0; j < MAX_OUTPUTS; j++) {
+        if (lane == j) of_warp[warp][j] = sums[j];
+    }
     __syncthreads();
     if (threadIdx.x >= outputs) return;
     float sum = of_warp[0][lane];
-#pragma unroll
-    for (u32 other = 1; other < MAX_WARPS; other++) {
-        if (other < blockDim.x / 32) sum += of_warp[other][lane];
-    }
-    put(y[(u64)blockIdx.x * outputs + lane], bias ? sum + added : sum);
+    for (u32 other = 1; other < WARPS; other++) sum += of_warp[other][lane];
+    put(y[(u64)blockIdx.x * outputs + lane], bias ? sum + value(bias[lane]) : sum);
 }
 
 // As in graph/src/compile/gates.rs.

@@ -10,7 +10,9 @@ use crate::matrix::Product;
 /// As in the kernels.
 const MAX_OUTPUTS: usize = 16;
 const WIDTH: usize = 4;
-/// Threads of a block, and of one for a row that a warp reads at once.
+/// Up to so many inputs a thread adds a whole output of a row.
+const FEW_INPUTS: usize = 16;
+/// Threads of a block, and of one for such a row.
 const THREADS: usize = 128;
 const WARP: usize = 32;
 /// Rows up to which these kernels are used; more of them keep a product of the library busy.
@@ -48,7 +50,7 @@ pub(super) fn thin_product(
     let [_, inputs, outputs] = counts;
     let added = bias.map_or(Argument::Nowhere, Argument::Read);
     let arguments = [Argument::Read(x), Argument::Read(weight), added, Argument::Written(result), inputs, outputs];
-    let threads = if product.k <= WIDTH * WARP { WARP } else { THREADS };
+    let threads = if product.k <= FEW_INPUTS { WARP } else { THREADS };
     launch(device, name, arguments, [product.m, threads])
 }
 
