@@ -42,13 +42,17 @@ __device__ void product(const T* x, const T* weight, const R* bias, R* y, u32 in
     }
     float sums[MAX_OUTPUTS] = {};
     for (u32 quad = threadIdx.x; quad < inputs / 4; quad += 32 * WARPS) {
-        Quad<T> left = own[quad];
+        // All that is read, before the first of it is multiplied: a thread waits for memory once.
+        Quad<T> left = own[quad], right[MAX_OUTPUTS];
+#pragma unroll
+        for (u32 j = 0; j < MAX_OUTPUTS; j++) {
+            if (j < outputs) right[j] = ((const Quad<T>*)(weight + (u64)j * inputs))[quad];
+        }
 #pragma unroll
         for (u32 j = 0; j < MAX_OUTPUTS; j++) {
             if (j >= outputs) continue;
-            Quad<T> right = ((const Quad<T>*)(weight + (u64)j * inputs))[quad];
 #pragma unroll
-            for (u32 i = 0; i < 4; i++) sums[j] = fmaf(value(left.at[i]), value(right.at[i]), sums[j]);
+            for (u32 i = 0; i < 4; i++) sums[j] = fmaf(value(left.at[i]), value(right[j].at[i]), sums[j]);
         }
     }
 #pragma unroll

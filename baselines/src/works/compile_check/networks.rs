@@ -68,7 +68,9 @@ pub(super) fn run(gpu: &Gpu, eager: &mut Eager, report: &mut Report) {
                 promise(compiled.reductions > 0, || "no reduction was rewritten".to_owned())?;
             }
             let (launches, shared) = (compiled.launches, network.steps_per_launch as u64);
-            promise(launches * shared == compiled.steps, || format!("{launches} launches of {} steps", compiled.steps))?;
+            promise(launches * shared == compiled.steps, || {
+                format!("{launches} launches of {} steps", compiled.steps)
+            })?;
             // A launch counts once, however many steps share it.
             same(&captured, &compiled, [MIN_STEPS, SHARE / shared])
         });
