@@ -102,21 +102,22 @@ impl Ran {
 }
 
 /// Confirms that a compiled run is the captured one, bit for bit, of at least `min_steps` steps, and that it was compiled: at
-/// least `share` percent of its steps.
+/// least `share` percent of its launches.
 pub(crate) fn same(captured: &Ran, compiled: &Ran, [min_steps, share]: [u64; 2]) -> Result<String, Broken> {
     captured.unrefused()?;
     compiled.unrefused()?;
     promise(captured.compiled == 0, || format!("{} steps of the captured run were compiled", captured.compiled))?;
     captured.agrees(compiled, min_steps)?;
     let steps = compiled.steps;
-    promise(compiled.compiled * 100 >= steps * share, || {
-        format!("{} of {steps} steps were compiled, expected {share} %", compiled.compiled)
+    let launches = compiled.launches;
+    promise(compiled.compiled * 100 >= launches * share, || {
+        format!("{} of {launches} launches were compiled, expected {share} %", compiled.compiled)
     })?;
     let nodes = compiled.nodes.map_or_else(String::new, |[before, after]| {
         format!(", {before} nodes became {after}, {} reductions were rewritten", compiled.reductions)
     });
     Ok(format!(
-        "{steps} steps, {} of them compiled, {} captures, {} epochs, 0 of {} parameters and no loss differ{nodes}",
+        "{steps} steps in {launches} launches, {} of them compiled, {} captures, {} epochs, 0 of {} parameters and no loss differ{nodes}",
         compiled.compiled,
         compiled.captures,
         compiled.history.len() - 1,
@@ -206,7 +207,7 @@ mod tests {
             (|ran| ran.history[1][0] += 1, "losses or measures differ from epoch 2 on"),
             (|ran| ran.history.truncate(2), "other epochs"),
             (|ran| ran.steps += 1, "1000 and 1001 steps"),
-            (|ran| ran.compiled = 499, "499 of 1000 steps were compiled"),
+            (|ran| ran.compiled = 499, "499 of 1000 launches were compiled"),
             (|ran| ran.start = ran.parameters.clone(), "0 of 4 parameters moved"),
             (|ran| ran.refusal = Some(Refusal::SwitchedOff), "a shape was refused: "),
         ];

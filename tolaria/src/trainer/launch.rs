@@ -47,7 +47,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         [self.config.eval_every_steps, of_recovery, of_saver].into_iter().flatten()
     }
 
-    /// Says so where no steps can share a launch, whatever the seeds do.
+    /// Says so where something is due more often than a launch of so many steps is over, or epochs are shorter.
     pub(super) fn tell_unshared(&self) {
         let count = self.config.execution.steps_per_launch.get();
         let longest = self.due_every().map(NonZeroU64::get).chain([self.steps_per_epoch()]).min().unwrap_or(u64::MAX);
