@@ -39,7 +39,7 @@ fn trainer(change: impl FnOnce(&mut TrainConfig), fails_at: u64) -> Trainer<NoSe
         }
         x.matmul(&weight)
     });
-    let inputs: Vec<f32> = (0..42_u8).map(|i| f32::from(i * 7 % 11) / 11.0 - 0.4).collect();
+    let inputs: Vec<f32> = (0..42_u16).map(|i| f32::from(i * 7 % 11) / 11.0 - 0.4).collect();
     let inputs = Tensor::from_vec(inputs, (21, 2), &Device::Cpu).unwrap();
     let targets = Tensor::from_iter((0..21_u32).map(|i| i % 2), &Device::Cpu).unwrap();
     let data = Dataset::new(inputs, targets).unwrap();
