@@ -154,7 +154,7 @@ pub struct ExecutionConfig {
 }
 
 impl ExecutionConfig {
-    /// What one launch copies to its inputs is the most that several steps have.
+    /// A launch makes up to 32 copies to its inputs itself: two for each of so many steps, whose data are on the device.
     pub const MAX_STEPS_PER_LAUNCH: usize = 16;
 }
 
